@@ -109,7 +109,7 @@ impl TokenFile {
     /// Number of tokens.
     #[must_use]
     pub fn token_count(&self) -> usize {
-        self.content().len()
+        self.content().entries.len()
     }
 }
 
@@ -131,18 +131,6 @@ impl Tokens {
             .zip(0_u64..)
             .fold(unknown, |found, ((known, _), at)| u64::conditional_select(&found, &at, known.ct_eq(&digest)));
         self.entries.get(found as usize).map(|(_, grant)| grant).ok_or(AccessError::UnknownToken)
-    }
-
-    /// Number of tokens.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Whether there is no token. A parsed file has at least one.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
     }
 }
 

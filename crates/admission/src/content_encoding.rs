@@ -56,7 +56,13 @@ impl ContentEncoding {
         match self {
             Self::Identity => Ok(body.to_vec()),
             Self::Gzip => gunzip(body, bytes_max + 1),
-            Self::Zstd => zstd_decoder(body).and_then(|decoder| read_up_to(bytes_max + 1, decoder)),
+            Self::Zstd => {
+                let mut decoder = zstd::stream::read::Decoder::with_buffer(body)?;
+                decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
+                let mut bytes = Vec::new();
+                decoder.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+                Ok(bytes)
+            }
         }
     }
 
@@ -80,12 +86,6 @@ impl ContentEncoding {
 #[derive(Debug)]
 pub struct UnknownEncoding(pub String);
 
-fn zstd_decoder(body: &[u8]) -> io::Result<impl Read> {
-    let mut decoder = zstd::stream::read::Decoder::with_buffer(body)?;
-    decoder.window_log_max(ZSTD_WINDOW_LOG_MAX)?;
-    Ok(decoder)
-}
-
 /// Decompresses the members of a gzip body, to at most `bytes_max` bytes. Each member costs as much as some kilobytes.
 fn gunzip(mut body: &[u8], bytes_max: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
@@ -99,10 +99,4 @@ fn gunzip(mut body: &[u8], bytes_max: usize) -> io::Result<Vec<u8>> {
     }
     let cause = format!("it has more than {GZIP_MEMBERS_MAX} gzip members; send one");
     Err(io::Error::new(io::ErrorKind::InvalidData, cause))
-}
-
-fn read_up_to(bytes_max: usize, from: impl Read) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    from.take(bytes_max as u64).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

@@ -28,15 +28,7 @@ struct Queue {
     waiters: usize,
     /// Clients with waiters, in the order of their turns.
     turns: VecDeque<IpAddr>,
-    by_client: FxHashMap<IpAddr, VecDeque<Waiter>>,
-    next_number: u64,
-}
-
-/// A waiter for a permit.
-#[derive(Debug)]
-struct Waiter {
-    number: u64,
-    permit: oneshot::Sender<Permit>,
+    by_client: FxHashMap<IpAddr, VecDeque<oneshot::Sender<Permit>>>,
 }
 
 /// The client has its part of the queue.
@@ -66,8 +58,7 @@ impl FairSemaphore {
             if of_client >= self.waiters_max - queue.waiters {
                 return Err(QueueFull);
             }
-            let (number, permit) = queue.push(client);
-            PermitWait { semaphore: self, client, number, permit }
+            PermitWait { semaphore: self, client, permit: queue.push(client) }
         };
         Ok((&mut waiting.permit).await.expect("a waiter leaves the queue with a permit, or when it is dropped"))
     }
@@ -81,21 +72,19 @@ impl FairSemaphore {
 }
 
 impl Queue {
-    fn push(&mut self, client: IpAddr) -> (u64, oneshot::Receiver<Permit>) {
+    fn push(&mut self, client: IpAddr) -> oneshot::Receiver<Permit> {
         let (permit, receiver) = oneshot::channel();
-        let number = self.next_number;
-        self.next_number += 1;
         self.waiters += 1;
         let of_client = self.by_client.entry(client).or_default();
         if of_client.is_empty() {
             self.turns.push_back(client);
         }
-        of_client.push_back(Waiter { number, permit });
-        (number, receiver)
+        of_client.push_back(permit);
+        receiver
     }
 
     /// Takes the first waiter of the client whose turn it is.
-    fn pop(&mut self) -> Option<Waiter> {
+    fn pop(&mut self) -> Option<oneshot::Sender<Permit>> {
         let client = self.turns.pop_front()?;
         let of_client = self.by_client.get_mut(&client).expect("a client with a turn waits");
         let waiter = of_client.pop_front();
@@ -108,11 +97,12 @@ impl Queue {
         waiter
     }
 
-    fn remove(&mut self, client: IpAddr, number: u64) {
+    /// Removes the waiters of a client that have ended.
+    fn remove_ended(&mut self, client: IpAddr) {
         let Some(of_client) = self.by_client.get_mut(&client) else { return };
-        let Some(position) = of_client.iter().position(|waiter| waiter.number == number) else { return };
-        of_client.remove(position);
-        self.waiters -= 1;
+        let before = of_client.len();
+        of_client.retain(|waiter| !waiter.is_closed());
+        self.waiters -= before - of_client.len();
         if of_client.is_empty() {
             self.by_client.remove(&client);
             self.turns.retain(|turn| *turn != client);
@@ -132,7 +122,7 @@ impl Drop for Permit {
         };
         if let Some(next) = next {
             // A waiter that ended meanwhile returns the permit, whose drop gives it to the next one.
-            drop(next.permit.send(Self(Arc::clone(&self.0))));
+            drop(next.send(Self(Arc::clone(&self.0))));
         }
     }
 }
@@ -141,13 +131,13 @@ impl Drop for Permit {
 struct PermitWait<'p> {
     semaphore: &'p FairSemaphore,
     client: IpAddr,
-    number: u64,
     permit: oneshot::Receiver<Permit>,
 }
 
 impl Drop for PermitWait<'_> {
     fn drop(&mut self) {
-        self.semaphore.queue.lock().remove(self.client, self.number);
+        self.permit.close();
+        self.semaphore.queue.lock().remove_ended(self.client);
     }
 }
 

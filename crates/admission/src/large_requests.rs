@@ -4,13 +4,11 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::task::{JoinError, JoinHandle};
+use tokio::task::{JoinError, JoinSet};
 
 use crate::fair_semaphore::{FairSemaphore, Permit, QueueFull};
 
@@ -76,7 +74,9 @@ impl LargeRequests {
             self.metrics.limit_reached(Limit::LargeRequests);
             LargeRequestError::Full
         })?;
-        Ok(self.spawn(work, permit).await?)
+        // Dropping the set cancels the work.
+        let mut spawned = self.spawn(work, permit);
+        Ok(spawned.join_next().await.expect("it has the work")?)
     }
 
     /// Number of threads.
@@ -90,11 +90,7 @@ impl LargeRequests {
     }
 
     /// The future holds the permit until the work first has a thread: a later wait is for something with its own limit.
-    fn spawn<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = T> + Send + 'static,
-        permit: Permit,
-    ) -> CancelOnDrop<T> {
+    fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static, permit: Permit) -> JoinSet<T> {
         // Timers and tasks of the work belong to the runtime that serves all requests.
         let server = Handle::current();
         let request = flash_indexer_traces::current();
@@ -104,7 +100,9 @@ impl LargeRequests {
             drop(permit.take());
             work.as_mut().poll(context)
         });
-        CancelOnDrop(self.runtime.as_ref().expect("it runs until it is dropped").spawn(work))
+        let mut spawned = JoinSet::new();
+        spawned.spawn_on(work, self.runtime.as_ref().expect("it runs until it is dropped").handle());
+        spawned
     }
 }
 
@@ -146,22 +144,5 @@ impl LargeRequests {
     /// Number of requests of one client alone that may wait for a thread while all threads are occupied.
     pub fn share_alone() -> usize {
         Self::threads() + WAITING_MAX / 2
-    }
-}
-
-/// Work on another runtime, cancelled on drop.
-struct CancelOnDrop<T>(JoinHandle<T>);
-
-impl<T> Future for CancelOnDrop<T> {
-    type Output = Result<T, JoinError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(context)
-    }
-}
-
-impl<T> Drop for CancelOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

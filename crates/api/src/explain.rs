@@ -285,18 +285,20 @@ pub struct FleetHoldsElsewhere {
     pub held: HeldElsewhere,
 }
 
-/// Storage tier of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum StorageTier {
-    /// Device memory.
-    Device,
-    /// Host memory.
-    HostPinned,
-    /// Disk.
-    Disk,
-    /// External store.
-    External,
+flash_indexer_types::named_enum! {
+    /// Storage tier of a block.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum StorageTier {
+        /// Device memory.
+        Device = "device",
+        /// Host memory.
+        HostPinned = "host_pinned",
+        /// Disk.
+        Disk = "disk",
+        /// External store.
+        External = "external",
+    }
 }
 
 impl From<Tier> for StorageTier {
@@ -306,19 +308,6 @@ impl From<Tier> for StorageTier {
             Tier::Host => Self::HostPinned,
             Tier::Disk => Self::Disk,
             Tier::External => Self::External,
-        }
-    }
-}
-
-impl StorageTier {
-    /// The tier.
-    #[must_use]
-    pub const fn tier(self) -> Tier {
-        match self {
-            Self::Device => Tier::Device,
-            Self::HostPinned => Tier::Host,
-            Self::Disk => Tier::Disk,
-            Self::External => Tier::External,
         }
     }
 }

@@ -14,8 +14,6 @@ use crate::{ExplainRequest, HashQuery, LittleEndian, PromptFields, TokenQuery, f
 pub trait PromptRequest: DeserializeOwned {
     /// Type of the numbers.
     type Number: PromptNumber;
-    /// Name of the list in JSON.
-    const LIST: &str;
 
     /// The list, if the request has it.
     fn list(&mut self) -> Option<&mut Vec<Self::Number>>;
@@ -23,17 +21,21 @@ pub trait PromptRequest: DeserializeOwned {
 
 /// Number of a prompt: a token or a local hash.
 pub trait PromptNumber: LittleEndian {
+    /// Name of a list of them in JSON.
+    const LIST: &str;
+
     /// Parses a JSON body.
     ///
     /// # Errors
     ///
     /// Those of the general parser.
-    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> serde_json::Result<T>;
+    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> serde_json::Result<T> {
+        serde_json::from_slice(body)
+    }
 }
 
 impl PromptRequest for TokenQuery {
     type Number = u32;
-    const LIST: &str = "token_ids";
 
     fn list(&mut self) -> Option<&mut Vec<u32>> {
         Some(&mut self.token_ids)
@@ -42,7 +44,6 @@ impl PromptRequest for TokenQuery {
 
 impl PromptRequest for HashQuery {
     type Number = LocalHash;
-    const LIST: &str = "block_hashes";
 
     fn list(&mut self) -> Option<&mut Vec<LocalHash>> {
         Some(&mut self.block_hashes)
@@ -51,7 +52,6 @@ impl PromptRequest for HashQuery {
 
 impl PromptRequest for ExplainRequest {
     type Number = u32;
-    const LIST: &str = "token_ids";
 
     fn list(&mut self) -> Option<&mut Vec<u32>> {
         self.token_ids.as_mut()
@@ -60,7 +60,6 @@ impl PromptRequest for ExplainRequest {
 
 impl PromptRequest for PromptFields {
     type Number = u32;
-    const LIST: &str = "token_ids";
 
     fn list(&mut self) -> Option<&mut Vec<u32>> {
         self.token_ids.as_mut()
@@ -68,6 +67,8 @@ impl PromptRequest for PromptFields {
 }
 
 impl PromptNumber for u32 {
+    const LIST: &str = "token_ids";
+
     /// Parses a body like the general parser. The general parser parses any unusual body, so every error is from it.
     fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> serde_json::Result<T> {
         if let Some(BodyWithoutTokens { tokens, rest }) = BodyWithoutTokens::of(body)
@@ -82,15 +83,13 @@ impl PromptNumber for u32 {
 }
 
 impl PromptNumber for LocalHash {
-    fn read_json<T: PromptRequest<Number = Self>>(body: &[u8]) -> serde_json::Result<T> {
-        serde_json::from_slice(body)
-    }
+    const LIST: &str = "block_hashes";
 }
 
 /// Reads a binary body and the other fields of the request, as a query string has them. Returns the message of an error.
 pub fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) -> Result<T, String> {
     let numbers = T::Number::read_list(body).ok_or_else(|| {
-        let (length, width, list) = (body.len(), T::Number::BYTES, T::LIST);
+        let (length, width, list) = (body.len(), T::Number::BYTES, T::Number::LIST);
         format!(
             "the body has {length} bytes, which is not a multiple of {width}: send each of the {list} as {width} bytes, \
              little-endian"
@@ -105,8 +104,8 @@ pub fn read_binary<T: PromptRequest>(body: &[u8], pairs: Vec<(String, String)>) 
             (Some(_), _) => return Err(does_not_fit(&format!("duplicate field `{name}`"))),
         }
     }
-    if fields.insert(T::LIST.to_owned(), Value::Array(Vec::new())).is_some() {
-        return Err(does_not_fit(&format!("{} is in the body: leave it out", T::LIST)));
+    if fields.insert(T::Number::LIST.to_owned(), Value::Array(Vec::new())).is_some() {
+        return Err(does_not_fit(&format!("{} is in the body: leave it out", T::Number::LIST)));
     }
     let fields = Value::from(fields);
     let mut request = T::deserialize(&fields).map_err(|error| does_not_fit(&field_error::<T>(&error, &fields)))?;

@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::Contender;
 use crate::clock::Clock;
 use crate::fill::fill_from_file;
-use crate::measure::{Measure, Sample, Scenario};
-use crate::workload::Workload;
+use crate::measure::{Measure, Sample};
 
 /// Command of a measuring process, which must only call [`serve_child`].
 #[derive(Debug, Clone)]
@@ -40,12 +39,6 @@ pub(crate) struct TracePlay {
     pub(crate) trace: PathBuf,
     pub(crate) requests: usize,
     pub(crate) fleet: FleetOptions,
-}
-
-impl TracePlay {
-    pub(crate) fn workload(&self, trace: &MooncakeTrace, scenario: Scenario) -> Workload {
-        scenario.play(trace, self.requests, &self.fleet)
-    }
 }
 
 impl Child {
@@ -95,7 +88,7 @@ pub fn serve_child(contenders: &[&dyn Contender]) -> io::Result<()> {
 fn time(contender: &dyn Contender, measures: &[Measure], play: &TracePlay) -> io::Result<Vec<Option<Sample>>> {
     let Some(first) = measures.first() else { return Ok(Vec::new()) };
     let trace = MooncakeTrace::open(&play.trace).map_err(io::Error::other)?;
-    let workload = play.workload(&trace, first.scenario());
+    let workload = first.scenario().play(&trace, play.requests, &play.fleet);
     let clock = Clock::calibrated();
     Ok(measures.iter().map(|measure| measure.sample(contender, &workload, clock)).collect())
 }

@@ -6,9 +6,8 @@
 use std::collections::VecDeque;
 
 use flash_indexer_core::hashing::sequence_hashes;
-use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
-};
+use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
+use flash_indexer_sim::rank_of;
 
 use crate::backend::WorkerEvent;
 use crate::workload::{Play, PlayedRequest};
@@ -87,7 +86,7 @@ impl Churn {
     }
 
     fn event(&mut self, worker: usize, event: BlockEvent) {
-        self.play.events.push(WorkerEvent { rank: rank(worker), event });
+        self.play.events.push(WorkerEvent { rank: rank_of(worker), event });
     }
 
     fn store(&mut self, worker: usize) {
@@ -105,8 +104,8 @@ impl Churn {
             sequence_hashes(&locals).zip(&locals).map(|(sequence, &local)| Block { sequence, local }).collect();
         self.event(worker, BlockEvent::Stored { tier: Tier::Device, parent: None, blocks, copies: 1 });
         if self.play.requests.len() < QUERIES {
-            let events = self.play.events.len()..self.play.events.len();
-            self.play.requests.push(PlayedRequest { at_ms: 0, rank: rank(worker), query: locals, reused: 0, events });
+            let (rank, events) = (rank_of(worker), self.play.events.len()..self.play.events.len());
+            self.play.requests.push(PlayedRequest { at_ms: 0, rank, query: locals, reused: 0, events });
         }
     }
 
@@ -124,10 +123,6 @@ impl Churn {
         self.held -= self.ranks[worker].drain(..).map(|prompt| prompt.own as usize).sum::<usize>();
         self.event(worker, BlockEvent::Cleared);
     }
-}
-
-fn rank(worker: usize) -> WorkerRank {
-    WorkerRank { worker: WorkerId(worker as u64), dp_rank: DpRank(0) }
 }
 
 fn mixed(number: u64) -> u64 {

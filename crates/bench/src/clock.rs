@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 /// Times single calls, without the cost of reading the clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
-    overhead_ns: u64,
+    /// Nanoseconds that are subtracted from each timing.
+    pub(crate) overhead_ns: u64,
 }
 
 impl Clock {
@@ -15,12 +16,6 @@ impl Clock {
         let mut readings: Vec<u64> = (0..READINGS).map(|_| ns(Instant::now().elapsed())).collect();
         readings.sort_unstable();
         Self { overhead_ns: readings[READINGS / 2] }
-    }
-
-    /// Nanoseconds that are subtracted from each timing.
-    #[must_use]
-    pub fn overhead_ns(self) -> u64 {
-        self.overhead_ns
     }
 
     /// Time of `work`, in nanoseconds.

@@ -4,9 +4,7 @@ use hdrhistogram::Histogram;
 
 /// Timings of single calls, to three digits.
 #[derive(Debug, Clone)]
-pub struct Latencies {
-    histogram: Histogram<u64>,
-}
+pub struct Latencies(Histogram<u64>);
 
 /// Summary of timings, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,27 +25,28 @@ pub struct LatencyFigures {
 
 impl Default for Latencies {
     fn default() -> Self {
-        Self { histogram: Histogram::new(3).expect("three digits are possible") }
+        Self(Histogram::new(3).expect("three digits are possible"))
     }
 }
 
 impl Latencies {
     /// Adds one timing, in nanoseconds.
     pub fn record(&mut self, ns: u64) {
-        self.histogram.record(ns).expect("the histogram grows automatically");
+        self.0.record(ns).expect("the histogram grows automatically");
     }
 
     /// The summary; zeros without timings.
     #[must_use]
     pub fn figures(&self) -> LatencyFigures {
-        let at = |quantile| self.histogram.value_at_quantile(quantile) as f64;
+        let Self(histogram) = self;
+        let at = |quantile| histogram.value_at_quantile(quantile) as f64;
         LatencyFigures {
-            count: self.histogram.len(),
-            mean_ns: self.histogram.mean(),
+            count: histogram.len(),
+            mean_ns: histogram.mean(),
             p50_ns: at(0.5),
             p99_ns: at(0.99),
             p9999_ns: at(0.9999),
-            max_ns: self.histogram.max() as f64,
+            max_ns: histogram.max() as f64,
         }
     }
 }

@@ -91,11 +91,8 @@ pub fn run(
     if opened.is_empty() {
         return Err(BenchError::Empty);
     }
-    let play = TracePlay {
-        trace: trace.to_owned(),
-        requests: options.requests.min(opened.len()),
-        fleet: options.fleet.clone(),
-    };
+    let (requests, fleet) = (options.requests.min(opened.len()), options.fleet.clone());
+    let play = TracePlay { trace: trace.to_owned(), requests, fleet };
     let groups = options.measures.chunk_by(|one, other| one.scenario() == other.scenario());
     let groups = groups.flat_map(|group| group.chunk_by(|one, other| one.is_memory() == other.is_memory()));
     observer.steps(groups.clone().count() * options.repeats.max(1) * contenders.len());
@@ -141,14 +138,15 @@ impl<'a> GroupRunner<'a> {
         clock: Clock,
     ) -> Result<Self, BenchError> {
         let measure = group[0];
+        let workload = || measure.scenario().play(trace, play.requests, &play.fleet);
         let problem = |source| BenchError::Process { measure, contender: "all contenders".to_owned(), source };
         match processes {
             Processes::This if measure.is_memory() => {
                 Err(problem(io::Error::other("memory needs a separate process for each contender")))
             }
-            Processes::This => Ok(Self::InProcess { workload: play.workload(trace, measure.scenario()), clock }),
+            Processes::This => Ok(Self::InProcess { workload: workload(), clock }),
             Processes::Own(child) if measure.is_memory() => {
-                let workload = play.workload(trace, measure.scenario());
+                let workload = workload();
                 let input = MemoryInput::write(&workload).map_err(problem)?;
                 Ok(Self::MemoryChild { child, input, workers: workload.workers })
             }
@@ -169,11 +167,8 @@ impl<'a> GroupRunner<'a> {
             Self::MemoryChild { child, input, workers } => {
                 let is_supported =
                     |measure: &Measure| measure.holders_of_a_block() <= contender.holders_of_a_block_max();
-                let one = |measure| match is_supported(measure) {
-                    true => input.measure(child, contender.name(), *workers).map(Some),
-                    false => Ok(None),
-                };
-                group.iter().map(one).collect()
+                let one = || input.measure(child, contender.name(), *workers);
+                group.iter().map(|measure| is_supported(measure).then(one).transpose()).collect()
             }
         }
     }
@@ -228,7 +223,7 @@ fn setting(options: &RunOptions, requests: usize, clock: Clock) -> Vec<(String, 
         ("blocks of a worker's cache", fleet.blocks.to_string()),
         ("blocks of a hash id (512 tokens)", fleet.blocks_per_hash_id.to_string()),
         ("processes", processes.to_owned()),
-        ("taken off each timed query", format!("{} ns, what reading the clock costs", clock.overhead_ns())),
+        ("taken off each timed query", format!("{} ns, what reading the clock costs", clock.overhead_ns)),
     ];
     pairs.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }

@@ -10,9 +10,8 @@
 
 use std::io::{self, Read, Write};
 
-use flash_indexer_core::{
-    Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
-};
+use flash_indexer_core::{Block, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier};
+use flash_indexer_sim::rank_of;
 
 use crate::backend::WorkerEvent;
 
@@ -65,20 +64,18 @@ pub(crate) fn read_record(from: &mut impl Read) -> io::Result<Option<Record>> {
     }
     let record = match kind[0] {
         STORED => {
-            let rank = rank(take(from)?);
+            let rank = rank_of(take(from)? as usize);
             let mut has_parent = [0];
             from.read_exact(&mut has_parent)?;
             let parent = take(from)?;
             let parent = (has_parent[0] == 1).then_some(SequenceHash(parent));
             let blocks =
                 list(from, |from| Ok(Block { sequence: SequenceHash(take(from)?), local: LocalHash(take(from)?) }))?;
-            Record::Event(WorkerEvent {
-                rank,
-                event: BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 },
-            })
+            let event = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
+            Record::Event(WorkerEvent { rank, event })
         }
         REMOVED => {
-            let rank = rank(take(from)?);
+            let rank = rank_of(take(from)? as usize);
             let blocks = list(from, |from| Ok(SequenceHash(take(from)?)))?;
             let event = BlockEvent::Removed { tier: Tier::Device, blocks, copies: RemovedCopies::All };
             Record::Event(WorkerEvent { rank, event })
@@ -87,10 +84,6 @@ pub(crate) fn read_record(from: &mut impl Read) -> io::Result<Option<Record>> {
         kind => return Err(io::Error::new(io::ErrorKind::InvalidData, format!("unknown record kind {kind}"))),
     };
     Ok(Some(record))
-}
-
-fn rank(worker: u64) -> WorkerRank {
-    WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(0) }
 }
 
 fn put(to: &mut impl Write, value: u64) -> io::Result<()> {
@@ -127,12 +120,12 @@ mod tests {
         let query = vec![LocalHash(7), LocalHash(u64::MAX)];
         let mut file = Vec::new();
         for event in &events {
-            write_event(&mut file, &WorkerEvent { rank: rank(5), event: event.clone() }).expect("it can be written");
+            write_event(&mut file, &WorkerEvent { rank: rank_of(5), event: event.clone() }).expect("it can be written");
         }
         write_query(&mut file, &query).expect("it can be written");
         let mut from = file.as_slice();
         for event in events {
-            let expected = Record::Event(WorkerEvent { rank: rank(5), event });
+            let expected = Record::Event(WorkerEvent { rank: rank_of(5), event });
             assert_eq!(read_record(&mut from).expect("a record"), Some(expected));
         }
         assert_eq!(read_record(&mut from).expect("a record"), Some(Record::Query(query)));

@@ -61,17 +61,11 @@ impl Play {
         for prompt in prompts {
             match fleet.serve(prompt) {
                 Err(RequestTooLarge { .. }) => play.refused += 1,
-                Ok(step) => {
+                Ok(FleetStep { at_ms, rank, query, reused, events }) => {
                     let first = play.events.len();
-                    let rank = step.rank;
-                    play.events.extend(step.events.into_iter().map(|event| WorkerEvent { rank, event }));
-                    play.requests.push(PlayedRequest {
-                        at_ms: step.at_ms,
-                        rank,
-                        query: step.query,
-                        reused: step.reused,
-                        events: first..play.events.len(),
-                    });
+                    play.events.extend(events.into_iter().map(|event| WorkerEvent { rank, event }));
+                    let events = first..play.events.len();
+                    play.requests.push(PlayedRequest { at_ms, rank, query, reused, events });
                 }
             }
         }

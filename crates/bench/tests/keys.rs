@@ -4,7 +4,7 @@ use flash_indexer_bench::keys::{CborFnvKeys, RequestKey, TokenProcessor, Xxh3Key
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes, sequence_hashes};
 use flash_indexer_test_support::testdata;
-use flash_indexer_wire::{HashedKey, Sha256CborChain};
+use flash_indexer_wire::{Sha256CborChain, cbor};
 use serde_json::Value;
 
 fn vectors() -> Value {
@@ -84,8 +84,14 @@ fn vllm_keys_equal_the_vectors() {
     let vectors = vectors();
     let events = list(&vectors["vllm_sha256_cbor_engine_keys"]["events"]);
     for event in events {
-        let extra: Vec<HashedKey<'_>> =
-            event["extra_keys_used"].as_array().into_iter().flatten().map(|key| HashedKey::Text(text(key))).collect();
+        let mut extra = Vec::new();
+        match event["extra_keys_used"].as_array() {
+            None => cbor::null(&mut extra),
+            Some(keys) => {
+                cbor::array(&mut extra, keys.len());
+                keys.iter().for_each(|key| cbor::text(&mut extra, text(key)));
+            }
+        }
         let (mut chain, mut parent) = (Sha256CborChain::new(text(&event["hash_seed_PYTHONHASHSEED"])), None);
         let tokens = tokens(&event["token_ids"]);
         let keys = tokens.chunks_exact(size(event).token_count()).map(|block| {

@@ -1,6 +1,7 @@
 //! The template engine: compiles and runs templates within limits.
 
 use std::error::Error as _;
+use std::iter;
 
 use jinja_syntax::{Outline, translate};
 use minijinja::{Environment, Error, ErrorKind, Value};
@@ -17,8 +18,7 @@ const TEMPLATE_BYTES_MAX: usize = 1 << 20;
 /// Name of the only template of an environment.
 const TEMPLATE_NAME: &str = "chat";
 
-/// Compiler of templates. Cheap to clone.
-#[derive(Clone)]
+/// Compiler of templates.
 pub(super) struct Engine {
     environment: Environment<'static>,
 }
@@ -82,15 +82,13 @@ impl CompiledTemplate {
 }
 
 fn describe(error: Error) -> EngineError {
-    let mut source = error.source();
-    while let Some(cause) = source {
+    for cause in iter::successors(error.source(), |&cause| cause.source()) {
         if let Some(TemplateException(message)) = cause.downcast_ref() {
             return EngineError::Raised(message.clone());
         }
         if cause.is::<WorkLimitExceeded>() {
             return EngineError::TooExpensive;
         }
-        source = cause.source();
     }
     match error.kind() {
         ErrorKind::OutOfFuel => EngineError::TooExpensive,

@@ -3,7 +3,6 @@
 use std::fmt;
 
 use minijinja::Value;
-use minijinja::value::ValueKind;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
@@ -167,11 +166,9 @@ fn shown(value: &Value, depth: usize) -> Value {
 }
 
 fn size(value: &Value) -> usize {
-    let nested = match value.kind() {
-        ValueKind::Map => value.try_iter().map_or(0, |keys| {
-            keys.map(|key| size(&key) + value.get_item(&key).map_or(0, |item| size(&item))).sum::<usize>()
-        }),
-        ValueKind::Seq => value.try_iter().map_or(0, |items| items.map(|item| size(&item)).sum()),
+    let nested: usize = match values::kind(value) {
+        Kind::Dict(dict) => dict.pairs().iter().map(|(key, value)| size(key) + size(value)).sum(),
+        Kind::Sequence(list) => list.items.iter().map(size).sum(),
         _ => value.as_str().map_or(0, str::len),
     };
     nested + size_of::<Value>()
@@ -260,10 +257,6 @@ impl<'de> Visitor<'de> for JsonVisitor {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::from(text))
-    }
-
-    fn visit_string<E>(self, text: String) -> Result<Value, E> {
         Ok(Value::from(text))
     }
 

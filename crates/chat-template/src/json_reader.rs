@@ -117,8 +117,8 @@ impl Reader<'_> {
     fn value(&mut self) -> Option<Json> {
         match self.peek()? {
             b'"' => self.string().map(Json::from),
-            b'{' => self.nested(Self::object),
-            b'[' => self.nested(Self::list),
+            b'{' => self.nested(|reader| Json::object(reader.items("}", Self::entry)?).ok()),
+            b'[' => self.nested(|reader| Json::list(reader.items("]", Self::value)?).ok()),
             b'n' => self.skip("null").then(Json::null),
             b't' => self.skip("true").then(|| Json::from(true)),
             b'f' => self.skip("false").then(|| Json::from(false)),
@@ -144,27 +144,19 @@ impl Reader<'_> {
         value
     }
 
-    fn object(&mut self) -> Option<Json> {
-        let mut entries = Vec::new();
+    /// Reads comma-separated items up to the closing bracket.
+    fn items<T>(&mut self, close: &str, item: fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        let mut items = Vec::new();
         self.skip_space();
-        if self.skip("}") {
-            return Json::object(entries).ok();
+        if self.skip(close) {
+            return Some(items);
         }
         loop {
             self.skip_space();
-            if self.peek() != Some(b'"') {
-                return None;
-            }
-            let key = self.string()?;
+            items.push(item(self)?);
             self.skip_space();
-            if !self.skip(":") {
-                return None;
-            }
-            self.skip_space();
-            entries.push((key, self.value()?));
-            self.skip_space();
-            if self.skip("}") {
-                return Json::object(entries).ok();
+            if self.skip(close) {
+                return Some(items);
             }
             if !self.skip(",") {
                 return None;
@@ -172,23 +164,18 @@ impl Reader<'_> {
         }
     }
 
-    fn list(&mut self) -> Option<Json> {
-        let mut items: Vec<Json> = Vec::new();
+    /// Reads a key and its value.
+    fn entry(&mut self) -> Option<(String, Json)> {
+        if self.peek() != Some(b'"') {
+            return None;
+        }
+        let key = self.string()?;
         self.skip_space();
-        if self.skip("]") {
-            return Json::list(items).ok();
+        if !self.skip(":") {
+            return None;
         }
-        loop {
-            self.skip_space();
-            items.push(self.value()?);
-            self.skip_space();
-            if self.skip("]") {
-                return Json::list(items).ok();
-            }
-            if !self.skip(",") {
-                return None;
-            }
-        }
+        self.skip_space();
+        Some((key, self.value()?))
     }
 
     /// Reads a string, starting after its quote. JSON and Python agree on strings, except for lone surrogates.

@@ -9,10 +9,6 @@ use serde_json::{Map, Value};
 
 use super::error::ChatError;
 
-/// The fields of a tokenizer's configuration that name its special tokens.
-const SPECIAL_TOKENS: [&str; 7] =
-    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-
 /// The chat templates and special tokens of a model's directory.
 #[derive(Debug, Default)]
 pub(super) struct ModelFiles {
@@ -42,13 +38,12 @@ impl ModelFiles {
         let config = read_object(&dir.join("tokenizer_config.json"))?;
         let special_tokens_map = read_object(&dir.join("special_tokens_map.json"))?;
         let files = template_files(dir)?;
-        let is_empty = config.is_none() && files.is_empty();
+        let mut is_empty = config.is_none() && files.is_empty();
         let mut templates = Templates::from_files(files);
         if let (Templates::None, Some(template)) = (&templates, config.as_ref().and_then(|c| c.get("chat_template"))) {
             templates = Templates::from_json(template, &dir.join("tokenizer_config.json"))?;
         }
         let path = dir.join("chat_template.json");
-        let mut is_empty = is_empty;
         if let (Templates::None, Some(object)) = (&templates, read_object(&path)?) {
             is_empty = false;
             let template = object.get("chat_template").ok_or_else(|| malformed(&path, "`chat_template` is missing"))?;
@@ -74,23 +69,19 @@ impl Templates {
     fn from_json(value: &Value, path: &Path) -> Result<Self, ChatError> {
         let invalid = || malformed(path, "`chat_template` is neither a string nor a list of {\"name\", \"template\"}");
         let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned).ok_or_else(invalid);
-        Ok(match value {
-            Value::Null => Self::None,
-            Value::String(template) => Self::One(template.clone()),
-            Value::Array(entries) => Self::Named(
-                entries
-                    .iter()
-                    .map(|entry| Ok((text(entry.get("name"))?, text(entry.get("template"))?)))
-                    .collect::<Result<_, ChatError>>()?,
-            ),
-            Value::Object(entries) => Self::Named(
-                entries
-                    .iter()
-                    .map(|(name, template)| Ok((name.clone(), text(Some(template))?)))
-                    .collect::<Result<_, ChatError>>()?,
-            ),
-            _ => return Err(invalid()),
-        })
+        let named: Result<_, ChatError> = match value {
+            Value::Null => return Ok(Self::None),
+            Value::String(template) => return Ok(Self::One(template.clone())),
+            Value::Array(entries) => {
+                let named = |entry: &Value| Ok((text(entry.get("name"))?, text(entry.get("template"))?));
+                entries.iter().map(named).collect()
+            }
+            Value::Object(entries) => {
+                entries.iter().map(|(name, template)| Ok((name.clone(), text(Some(template))?))).collect()
+            }
+            _ => Err(invalid()),
+        };
+        named.map(Self::Named)
     }
 }
 
@@ -126,22 +117,10 @@ fn special_tokens(mut config: Map<String, Value>, map: Map<String, Value>) -> BT
     if !config.contains_key("added_tokens_decoder") {
         config.extend(map);
     }
-    let mut tokens = BTreeMap::new();
-    for (name, value) in &config {
-        if (SPECIAL_TOKENS.contains(&name.as_str()) || name.ends_with("_token"))
-            && let Some(token) = token_text(value)
-        {
-            tokens.insert(name.clone(), token);
-        }
-    }
-    for field in ["extra_special_tokens", "model_specific_special_tokens"] {
-        for (name, value) in config.get(field).and_then(Value::as_object).into_iter().flatten() {
-            if let Some(token) = token_text(value) {
-                tokens.insert(name.clone(), token);
-            }
-        }
-    }
-    tokens
+    let named = config.iter().filter(|(name, _)| name.ends_with("_token"));
+    let fields = ["extra_special_tokens", "model_specific_special_tokens"];
+    let extra = fields.iter().filter_map(|field| config.get(*field)?.as_object()).flatten();
+    named.chain(extra).filter_map(|(name, value)| Some((name.clone(), token_text(value)?))).collect()
 }
 
 /// A token is a string, or an object with the string as its content.

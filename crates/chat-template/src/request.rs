@@ -11,29 +11,22 @@ pub struct ChatRequest {
     /// The conversation, oldest message first. Keys that are `null` count as missing.
     pub messages: Vec<Json>,
     /// Tools as JSON schemas. An empty list differs from `None`.
-    #[serde(default)]
     pub tools: Option<Vec<Json>>,
     /// Documents for retrieval-augmented generation.
-    #[serde(default)]
     pub documents: Option<Vec<Json>>,
     /// A template's source, or the name of one of the model's templates.
-    #[serde(default)]
     pub chat_template: Option<String>,
     /// Whether the prompt ends with the start of an answer. `None` means true unless a message is continued, as in
     /// vLLM and SGLang.
-    #[serde(default)]
     pub add_generation_prompt: Option<bool>,
     /// Whether the prompt ends inside the last message.
     #[serde(default)]
     pub continue_final_message: Continuation,
     /// Further variables of the template. They take precedence over fields of the same name.
-    #[serde(default)]
     pub chat_template_kwargs: Option<Json>,
     /// Accepted because clients send it. It does not change the text, and excludes a continuation.
-    #[serde(default)]
     pub return_assistant_tokens_mask: Option<bool>,
     /// Number of tokens to keep from the end of the prompt, for the caller that tokenizes it. Rendering ignores it.
-    #[serde(default)]
     pub truncate_prompt_tokens: Option<i64>,
 }
 
@@ -60,16 +53,13 @@ impl Continuation {
     }
 
     pub(super) fn from_json(value: &Json) -> Option<Self> {
-        Some(match value.0.as_str() {
-            Some("") => Self::Nothing,
-            Some(field) => Self::Field(field.to_owned()),
+        match value.as_str() {
+            Some("") => Some(Self::Nothing),
+            Some(field) => Some(Self::Field(field.to_owned())),
             // Values that are false in Python.
-            None if !value.0.is_true() => Self::Nothing,
-            None => match bool::try_from(value.0.clone()).ok()? {
-                true => Self::Content,
-                false => Self::Nothing,
-            },
-        })
+            None if !value.is_true() => Some(Self::Nothing),
+            None => value.as_bool().map(|_| Self::Content),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::engine::{CompiledTemplate, Engine, EngineError};
 use super::error::ChatError;
 use super::json::Json;
 use super::model_files::{ModelFiles, Templates};
-use super::python::values::{Kind, kind, list};
+use super::python::values::{Kind, kind};
 use super::request::{ChatRequest, Continuation};
 
 /// Form in which a template receives messages.
@@ -106,7 +106,7 @@ impl ChatTemplates {
     }
 
     /// Passes the source and the outline of the template that a request selects to `inspect`: engines read from them
-    /// how the template wants messages. `has_tools` is whether the request has a list of tools.
+    /// how the template wants messages. `has_tools` is whether the request has a list of tools, which may be empty.
     ///
     /// # Errors
     ///
@@ -117,8 +117,7 @@ impl ChatTemplates {
         has_tools: bool,
         inspect: impl FnOnce(&str, &Outline) -> T,
     ) -> Result<T, ChatError> {
-        let tools = if has_tools { Tools::Some } else { Tools::None };
-        self.with_template(chat_template, tools, |_, template| Ok(inspect(&template.source, &template.outline)))
+        self.with_template(chat_template, has_tools, |_, template| Ok(inspect(&template.source, &template.outline)))
     }
 
     /// Renders a chat, as `apply_chat_template(…, tokenize=False)` of `transformers` does.
@@ -145,17 +144,14 @@ impl ChatTemplates {
     ) -> Result<String, ChatError> {
         let mut inputs = Inputs::new(request)?;
         let requested = inputs.chat_template.take();
-        let tools = if inputs.tools.is_some() { Tools::Some } else { Tools::None };
-        self.with_template(requested.as_deref(), tools, |name, template| {
+        self.with_template(requested.as_deref(), inputs.tools.is_some(), |name, template| {
             inputs.check()?;
             let mut conversation = match messages {
                 Messages::Completed => Conversation::new(&request.messages)?,
                 Messages::AsGiven => Conversation::as_given(&request.messages)?,
             };
-            let marked = match inputs.continuation.field() {
-                Some(field) => Some(conversation.mark(field, &template.source)?),
-                None => None,
-            };
+            let continued = inputs.continuation.field();
+            let marked = continued.map(|field| conversation.mark(field, &template.source)).transpose()?;
             let variables = self.variables(inputs, conversation)?;
             let rendered = template.render(variables, effort).map_err(|error| ChatError::of_template(name, error))?;
             match marked {
@@ -169,10 +165,10 @@ impl ChatTemplates {
     fn with_template<T>(
         &self,
         requested: Option<&str>,
-        tools: Tools,
+        has_tools: bool,
         work: impl FnOnce(&str, &CompiledTemplate) -> Result<T, ChatError>,
     ) -> Result<T, ChatError> {
-        match self.choose(requested, tools)? {
+        match self.choose(requested, has_tools)? {
             Choice::Model(name, template) => {
                 work(name, template.as_ref().map_err(|error| ChatError::of_template(name, error.clone()))?)
             }
@@ -183,13 +179,13 @@ impl ChatTemplates {
         }
     }
 
-    fn choose<'t>(&'t self, requested: Option<&'t str>, tools: Tools) -> Result<Choice<'t>, ChatError> {
+    fn choose<'t>(&'t self, requested: Option<&'t str>, has_tools: bool) -> Result<Choice<'t>, ChatError> {
         match (&self.templates, requested) {
             (CompiledTemplates::Named(templates), requested) => {
                 let name = match requested {
                     Some(name) if templates.contains_key(name) => name,
                     Some(source) => return Ok(Choice::Requested(source)),
-                    None if tools == Tools::Some && templates.contains_key("tool_use") => "tool_use",
+                    None if has_tools && templates.contains_key("tool_use") => "tool_use",
                     None => "default",
                 };
                 match templates.get_key_value(name) {
@@ -221,13 +217,6 @@ impl ChatTemplates {
         variables.insert("add_generation_prompt".into(), Value::from(inputs.add_generation_prompt));
         Ok(variables.into_iter().collect())
     }
-}
-
-/// Whether the request has a list of tools, which may be empty.
-#[derive(Clone, Copy, PartialEq)]
-enum Tools {
-    Some,
-    None,
 }
 
 enum Choice<'t> {
@@ -323,11 +312,5 @@ fn list_of(value: &Value) -> Option<Option<Vec<Json>>> {
 }
 
 fn json_list(items: Option<Vec<Json>>) -> Result<Value, ChatError> {
-    match items {
-        None => Ok(Value::from(())),
-        Some(items) => {
-            let items = items.into_iter().map(|Json(item)| item).collect();
-            list(items).map_err(|error| ChatError::Request(error.to_string()))
-        }
-    }
+    Ok(items.map_or_else(|| Ok(Json::null()), Json::list)?.0)
 }

@@ -1,11 +1,9 @@
 //! `flash-indexer bench`: compares the index designs.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_bench::{
     BoundedContender, Child, Contender, DesignContender, Measure, Observer, Processes, RESIDENT_UNAVAILABLE, Report,
     RunOptions, resident_bytes, serve_child,
@@ -14,9 +12,9 @@ use flash_indexer_designs::Design;
 use flash_indexer_sim::FleetOptions;
 use indicatif::ProgressBar;
 
-use crate::parsers::byte_size;
-use crate::{design_name, trace_file};
-use flash_indexer_commands::output::progress;
+use crate::parsers::{byte_size, one_of};
+use crate::trace::trace_file;
+use flash_indexer_commands::output::{progress, table};
 
 /// Compare the index designs, without sockets or a service.
 ///
@@ -40,15 +38,15 @@ pub(crate) struct BenchArguments {
     trace: Option<PathBuf>,
 
     /// Designs to measure [default: all].
-    #[arg(long, value_delimiter = ',', value_name = "NAME,…", value_parser = design_name())]
+    #[arg(long, value_delimiter = ',', value_name = "NAME,…", value_parser = one_of(Design::ALL.map(Design::as_str), Design::named))]
     designs: Vec<Design>,
 
     /// Measures to take [default: all].
-    #[arg(long, value_delimiter = ',', value_name = "MEASURE,…", value_parser = measure_name())]
+    #[arg(long, value_delimiter = ',', value_name = "MEASURE,…", value_parser = one_of(Measure::ALL.map(Measure::as_str), Measure::named))]
     measures: Vec<Measure>,
 
     /// Design whose figures the others are divided by [default: the default design if it takes part, else the first].
-    #[arg(long, value_name = "NAME", value_parser = design_name())]
+    #[arg(long, value_name = "NAME", value_parser = one_of(Design::ALL.map(Design::as_str), Design::named))]
     baseline: Option<Design>,
 
     /// Rounds; figures are medians over them.
@@ -99,7 +97,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<()> {
     let report = arguments.measure()?;
     print(&report);
     if let Some(path) = &arguments.json {
-        write_json(&report, path)?;
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))?;
     }
     Ok(())
 }
@@ -140,26 +139,15 @@ impl BenchArguments {
         };
         let mut bar = Bar(None);
         let report = flash_indexer_bench::run(&contenders, &trace, &options, &mut bar)?;
-        bar.finish();
+        if let Some(bar) = bar.0 {
+            bar.finish_and_clear();
+        }
         Ok(report)
     }
 }
 
-fn measure_name() -> impl TypedValueParser<Value = Measure> {
-    let names = PossibleValuesParser::new(Measure::ALL.map(Measure::as_str));
-    names.map(|name| Measure::named(&name).expect("only names of measures are possible"))
-}
-
 /// Progress of the run, on standard error.
 struct Bar(Option<ProgressBar>);
-
-impl Bar {
-    fn finish(self) {
-        if let Some(bar) = self.0 {
-            bar.finish_and_clear();
-        }
-    }
-}
 
 impl Observer for Bar {
     fn steps(&mut self, count: usize) {
@@ -180,12 +168,8 @@ fn print(report: &Report) {
     }
     println!("in brackets: times the figure of {}", report.baseline);
     for measure in &report.measures {
-        let mut table = Table::new();
-        table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-        table.set_header(std::iter::once("design").chain(measure.columns.iter().map(String::as_str)));
-        for column in table.column_iter_mut().skip(1) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+        let header = std::iter::once("design").chain(measure.columns.iter().map(String::as_str));
+        let mut table = table(header, 1..=measure.columns.len());
         table.add_rows(measure.cells(&report.baseline));
         println!("\n{}: {}\n{table}", measure.measure, measure.method);
         measure.differences().iter().for_each(|line| println!("{line}"));
@@ -193,9 +177,4 @@ fn print(report: &Report) {
     if resident_bytes().is_none() {
         println!("\nmemory: {RESIDENT_UNAVAILABLE}");
     }
-}
-
-fn write_json(report: &Report, path: &Path) -> Result<()> {
-    let text = serde_json::to_string_pretty(report)?;
-    std::fs::write(path, text + "\n").with_context(|| format!("failed to write {}", path.display()))
 }

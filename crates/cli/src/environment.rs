@@ -59,32 +59,23 @@ impl fmt::Display for IgnoredVariable {
 
 /// The variables that have no effect, by name.
 pub(crate) fn ignored_variables(program: &Command) -> Vec<IgnoredVariable> {
-    let variables = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
-    ignored_of(program, variables)
-}
-
-fn ignored_of(program: &Command, variables: impl Iterator<Item = (String, String)>) -> Vec<IgnoredVariable> {
     let mut settings: Vec<String> = WITHOUT_OPTION.map(|name| format!("{PREFIX}{name}")).into();
     add_variables(program, &mut settings);
-    let mut ignored: Vec<(String, IgnoredVariable)> = variables
-        .filter(|(name, _)| name.starts_with(PREFIX))
-        .filter_map(|(name, value)| {
-            let is_setting = settings.contains(&name);
-            let problem = match is_service_link(&name, &value) {
-                true if is_setting => IgnoredVariable::ServiceLink { name: name.clone() },
-                false if !is_setting => {
-                    let names = settings.iter().filter_map(|setting| setting.strip_prefix(PREFIX));
-                    let nearest = nearest(&name[PREFIX.len()..], names).map(|nearest| format!("{PREFIX}{nearest}"));
-                    IgnoredVariable::Unknown { name: name.clone(), nearest }
-                }
-                _ => return None,
-            };
-            Some((name, problem))
-        })
-        .collect();
-    ignored.sort_by(|(a, _), (b, _)| a.cmp(b));
-    ignored.into_iter().map(|(_, problem)| problem).collect()
+    let variables = std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value)));
+    let mut variables: Vec<_> = variables.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+    variables.sort();
+    let ignored = variables.into_iter().filter_map(|(name, value)| {
+        match (is_service_link(&name, &value.to_string_lossy()), settings.contains(&name)) {
+            (true, true) => Some(IgnoredVariable::ServiceLink { name }),
+            (false, false) => {
+                let names = settings.iter().filter_map(|setting| setting.strip_prefix(PREFIX));
+                let nearest = nearest(&name[PREFIX.len()..], names).map(|nearest| format!("{PREFIX}{nearest}"));
+                Some(IgnoredVariable::Unknown { name, nearest })
+            }
+            _ => None,
+        }
+    });
+    ignored.collect()
 }
 
 /// The program without the variables that Kubernetes has set for a Service: a Service named flash-indexer makes a

@@ -2,14 +2,13 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_api::{AbsenceReason, ExplainRequest, Explanation, TokenQuery};
 use flash_indexer_types::InstanceId;
 use flash_indexer_types::hashes::FormattedHash;
 use flash_indexer_wire::plural;
 
 use crate::prompt::PromptArguments;
-use flash_indexer_commands::output::fitted;
+use flash_indexer_commands::output::{fitted, table};
 
 /// Show where each rank's match of these tokens ends, and why.
 #[derive(Args)]
@@ -49,24 +48,8 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<()> {
 }
 
 fn print_table(explanation: &Explanation, prompt_tokens: usize) {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header([
-        "instance",
-        "rank",
-        "device",
-        "any tier",
-        "trust",
-        "ends at",
-        "why",
-        "local hash",
-        "sequence hash",
-    ]);
-    for (at, column) in table.column_iter_mut().enumerate() {
-        if [1, 2, 3, 5].contains(&at) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    let header = ["instance", "rank", "device", "any tier", "trust", "ends at", "why", "local hash", "sequence hash"];
+    let mut table = table(header, [1, 2, 3, 5]);
     for rank in &explanation.ranks {
         for (at, end) in rank.ends.iter().enumerate() {
             let once = |text: String| if at == 0 { text } else { String::new() };
@@ -85,29 +68,18 @@ fn print_table(explanation: &Explanation, prompt_tokens: usize) {
                 end.facts.cache_groups.iter().flat_map(|of| of.missing.iter().map(|block| (of.group, block)))
             {
                 let other_tier =
-                    missing.tier.map_or_else(String::new, |tier| format!(", but held in {}", tier.tier().as_str()));
-                let mut row = vec![String::new(); 5];
-                row.extend([
-                    missing.position.to_string(),
-                    format!("  missing in cache group {group}{other_tier}"),
-                    hex(&missing.local_hash),
-                    hex(&missing.sequence_hash),
-                ]);
-                table.add_row(row);
+                    missing.tier.map_or_else(String::new, |tier| format!(", but held in {}", tier.as_str()));
+                let position = missing.position.to_string();
+                let why = format!("  missing in cache group {group}{other_tier}");
+                let (local_hash, sequence_hash) = (hex(&missing.local_hash), hex(&missing.sequence_hash));
+                table.add_row(["", "", "", "", "", &position, &why, &local_hash, &sequence_hash]);
             }
         }
     }
     for absent in &explanation.absent {
         let rank = absent.dp_rank.map_or_else(String::new, |rank| rank.to_string());
-        table.add_row([
-            absent.instance_id.to_string(),
-            rank,
-            String::new(),
-            String::new(),
-            String::new(),
-            String::new(),
-            absent.why.clone(),
-        ]);
+        let instance = absent.instance_id.to_string();
+        table.add_row([instance.as_str(), &rank, "", "", "", "", &absent.why]);
     }
     println!(
         "{prompt_tokens} tokens, {} {}; matches in tokens, ends in blocks from 0\n{}",

@@ -44,15 +44,12 @@ mod trace;
 
 use std::process::ExitCode;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{CommandFactory, Parser, Subcommand};
 use flash_indexer_commands::output::with_causes;
 use flash_indexer_commands::{TOKEN_HELP, TOKEN_VARIABLE, sends_token};
-use flash_indexer_designs::Design;
 use tracing::warn;
 
 use crate::config::ParsedCommand;
-use crate::trace::trace_file;
 
 /// Also serves the allocations of ZeroMQ. Its memory stays flat while models and engines come and go, but that of glibc's allocator grows.
 #[cfg(not(target_env = "msvc"))]
@@ -100,12 +97,6 @@ enum Command {
     Man(manual::ManArguments),
     #[command(hide = true)]
     Reference(reference::ReferenceArguments),
-}
-
-/// Reads the name of an index design, and lists them all in the help.
-fn design_name() -> impl TypedValueParser<Value = Design> {
-    let names = PossibleValuesParser::new(Design::ALL.map(Design::as_str));
-    names.map(|name| Design::named(&name).expect("only names of designs are possible"))
 }
 
 /// The parser of the program. The help of commands that send a token names its variable.

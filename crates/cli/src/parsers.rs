@@ -5,7 +5,16 @@ use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 use std::str::FromStr;
 
 use bytesize::ByteSize;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use flash_indexer_server::QUEUE_BYTES_MIN;
+
+/// Parses one of these names, which the help lists. `named` returns the value of a name.
+pub(crate) fn one_of<T: Clone + Send + Sync + 'static>(
+    names: impl IntoIterator<Item = &'static str>,
+    named: fn(&str) -> Option<T>,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(names).map(move |name| named(&name).expect("only these names are possible"))
+}
 
 /// Parses a number that is at least 1, as `NonZeroUsize` is.
 pub(crate) fn at_least_one<T: FromStr>(text: &str) -> Result<T, &'static str> {

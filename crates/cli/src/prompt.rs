@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use clap::{ArgGroup, Args};
 use flash_indexer_api::{ModelScope, TokenQuery};
 
@@ -92,15 +92,12 @@ fn tokens_in(path: &Path) -> Result<Vec<u32>> {
     let list = text.trim();
     let list = list.strip_prefix('[').and_then(|list| list.strip_suffix(']')).unwrap_or(list);
     let words = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
-    let tokens: Result<Vec<u32>> = words
-        .map(|word| {
-            word.parse().map_err(|_| {
-                anyhow!("invalid token id {word:?} in {}: give whole numbers from 0 to {}", path.display(), u32::MAX)
-            })
-        })
-        .collect();
-    match tokens?.as_slice() {
-        [] => bail!("no token in {}; give at least one token id", path.display()),
-        tokens => Ok(tokens.to_vec()),
-    }
+    let path = path.display();
+    let parse = |word: &str| {
+        let invalid = |_| anyhow!("invalid token id {word:?} in {path}: give whole numbers from 0 to {}", u32::MAX);
+        word.parse::<u32>().map_err(invalid)
+    };
+    let tokens = words.map(parse).collect::<Result<Vec<_>>>()?;
+    ensure!(!tokens.is_empty(), "no token in {path}; give at least one token id");
+    Ok(tokens)
 }

@@ -4,11 +4,10 @@ use std::num::NonZeroUsize;
 
 use anyhow::Result;
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets};
 use flash_indexer_api::{QueryResponse, TokenQuery};
 
 use crate::prompt::PromptArguments;
-use flash_indexer_commands::output::fitted;
+use flash_indexer_commands::output::{fitted, table};
 
 /// Show which instances hold a prefix of these tokens, and its length.
 #[derive(Args)]
@@ -48,12 +47,8 @@ fn print_table(answer: &QueryResponse, prompt_tokens: usize) {
         println!("no rank matches");
         return;
     }
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["instance", "rank", "device", "+ host", "+ disk", "any tier", "blocks held", "trust"]);
-    for column in table.column_iter_mut().skip(1).take(6) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    let header = ["instance", "rank", "device", "+ host", "+ disk", "any tier", "blocks held", "trust"];
+    let mut table = table(header, 1..=6);
     for (instance, ranks) in &answer.scores {
         for (position, (rank, device)) in ranks.iter().enumerate() {
             // An answer has the slower tiers once for each instance.

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_curve::{Curve, CurveFiles};
 use flash_indexer_relay::{HasherOptions, RelayOptions};
-use flash_indexer_wire::EngineAdapter;
+use flash_indexer_types::EngineKind;
 
+use crate::parsers::one_of;
 use crate::stop::StopFlag;
 
 /// Follow an engine on its host, and publish its events with hashes instead of tokens.
@@ -63,8 +64,8 @@ pub(crate) struct RelayArguments {
     lora_name: Option<String>,
 
     /// Format of the engine's messages [default: detected].
-    #[arg(long = "engine-kind", value_enum)]
-    engine_kind: Option<EngineKindName>,
+    #[arg(long = "engine-kind", value_parser = one_of(EngineKind::ALL.map(EngineKind::as_str), EngineKind::named))]
+    engine_kind: Option<EngineKind>,
 
     /// Requests never carry a cache salt. After missed messages, stores that follow unknown blocks are then hashed, where
     /// otherwise they are left out.
@@ -88,13 +89,6 @@ pub(crate) struct RelayArguments {
     curve_server_keys: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum EngineKindName {
-    Vllm,
-    Sglang,
-    Trtllm,
-}
-
 pub(crate) fn run(arguments: &RelayArguments) -> Result<()> {
     let stop = StopFlag::on_signal()?;
     Ok(flash_indexer_relay::run(&arguments.options()?, &|| stop.is_raised())?)
@@ -112,12 +106,7 @@ impl RelayArguments {
             hasher: HasherOptions {
                 block_size: BlockSize::new(self.block_size).context("--block-size must be at least 1")?,
                 lora_name: self.lora_name.clone(),
-                adapter: match self.engine_kind {
-                    None => EngineAdapter::Detect,
-                    Some(EngineKindName::Vllm) => EngineAdapter::Vllm,
-                    Some(EngineKindName::Sglang) => EngineAdapter::Sglang,
-                    Some(EngineKindName::Trtllm) => EngineAdapter::TensorRtLlm,
-                },
+                adapter: EngineKind::adapter(self.engine_kind),
                 has_salts: !self.no_salts,
             },
             publish: self.publish.clone(),

@@ -12,26 +12,26 @@ mod tokenizer_options;
 mod trace_options;
 
 use std::net::IpAddr;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::run::{RunIndex, RunLimits};
 use flash_indexer_server::{
-    EngineNetwork, EngineNetworks, EngineTemplate, IndexerOptions, InstanceId, ListenerOptions, MetricNames, ModelKey,
-    PeerUrl, Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
+    EngineNetwork, EngineNetworks, EngineTemplate, IndexerOptions, InstanceId, MetricNames, ModelKey, PeerUrl,
+    Registration, Server, ServerOptions, SnapshotOptions, TierWeights,
 };
 use tracing::{debug, info, warn};
 
 use self::access_options::AccessArguments;
 use self::demo::DemoArguments;
-use self::discovery_options::{DiscoveryArguments, EngineDefaults};
+use self::discovery_options::DiscoveryArguments;
 use self::endpoint_picker_options::EndpointPickerArguments;
 use self::inbound_options::InboundArguments;
 use self::shared_store_options::SharedStoreArguments;
@@ -284,17 +284,21 @@ fn raise_open_files_limit() {
 
 const OPEN_FILES_WANTED: u64 = 1 << 17;
 
+/// A time in seconds, which is absent if it is 0.
+fn seconds_unless_zero(seconds: u64) -> Option<Duration> {
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
 /// Rejects a text that can be neither an address nor a name. Names are resolved only when the service starts.
 fn check_host(option: &str, host: &str) -> Result<()> {
     let (address, _zone) = host.split_once('%').unwrap_or((host, ""));
     let is_address = address.parse::<IpAddr>().is_ok();
     let is_name = host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) && !host.is_empty();
-    if is_address || is_name {
-        return Ok(());
-    }
-    bail!(
+    ensure!(
+        is_address || is_name,
         "{option} {host:?} is neither an address nor the name of a host; give one such as 127.0.0.1, or 0.0.0.0 for all"
-    )
+    );
+    Ok(())
 }
 
 impl ServeArguments {
@@ -310,13 +314,12 @@ impl ServeArguments {
         let registrations = self.workers.iter().map(|worker| self.registration(worker));
         check_host("--host", &self.host)?;
         self.access.check("--host", &self.host)?;
-        self.access.check_events(self.inbound.endpoints())?;
-        if self.body_bytes_total_max.is_some_and(|total| total / 2 < self.body_bytes_max.get()) {
-            bail!(
-                "--body-bytes-total-max: give at least twice --body-bytes-max, {} bytes",
-                2 * self.body_bytes_max.get()
-            );
-        }
+        self.access.check_events(&self.inbound.listen_events)?;
+        ensure!(
+            self.body_bytes_total_max.is_none_or(|total| total / 2 >= self.body_bytes_max.get()),
+            "--body-bytes-total-max: give at least twice --body-bytes-max, {} bytes",
+            2 * self.body_bytes_max.get()
+        );
         let endpoint_picker = self.endpoint_picker.options(self.model_name(), &self.tenant_id);
         if let Some(picker) = &endpoint_picker {
             self.access.check("--endpoint-picker-bind", &picker.address.ip().to_string())?;
@@ -339,14 +342,8 @@ impl ServeArguments {
                 engine_networks: EngineNetworks::new(self.engine_networks.iter().copied()),
                 memory_max: self.memory_max()?,
                 store: self.store.options()?,
-                use_window: match self.frequency_window_s {
-                    0 => None,
-                    seconds => Some(Duration::from_secs(seconds.into())),
-                },
-                metric_names: match self.compat_metrics {
-                    true => MetricNames::OwnAndCompat,
-                    false => MetricNames::Own,
-                },
+                use_window: seconds_unless_zero(self.frequency_window_s.into()),
+                metric_names: if self.compat_metrics { MetricNames::OwnAndCompat } else { MetricNames::Own },
                 tier_weights: self.tier_weights,
                 prediction_ttl: Duration::from_millis(self.prediction_ttl_ms),
                 routed_ttl: Duration::from_millis(self.routed_ttl_ms),
@@ -362,20 +359,21 @@ impl ServeArguments {
             tls: self.access.tls(),
             peer_credentials: self.access.peer_credentials(),
             peers: self.peers.clone(),
-            peer_check_interval: NonZeroU64::new(self.peer_check_interval_s).map(|s| Duration::from_secs(s.get())),
+            peer_check_interval: seconds_unless_zero(self.peer_check_interval_s),
             snapshots: self
                 .state_dir
                 .clone()
                 .map(|directory| SnapshotOptions { directory, interval: Duration::from_secs(self.state_interval_s) }),
             load: self.load.clone(),
             traces: self.traces.options(),
-            discovery: self.discovery.options(&EngineDefaults {
-                model_name: self.model_name.as_deref(),
-                tenant_id: &self.tenant_id,
-                block_size: self.block_size.and_then(BlockSize::new),
-            }),
+            discovery: self.discovery.options(self.model_name.clone(), self.tenant_id.clone(), self.block_size()),
             ..ServerOptions::default()
         })
+    }
+
+    /// Tokens in a block of the engines of `--workers` and of discovered engines.
+    fn block_size(&self) -> Option<BlockSize> {
+        self.block_size.and_then(BlockSize::new)
     }
 
     /// Model of engines for which no other model is named.
@@ -385,11 +383,10 @@ impl ServeArguments {
 
     /// The memory limit of all indexes; fails if one index would not fit.
     fn memory_max(&self) -> Result<Option<usize>> {
-        let Some(bytes) = self.memory_max else { return Ok(None) };
-        if let Err(error) = RunIndex::bounded(RunLimits::default(), bytes) {
-            bail!("--memory-max: {error}");
+        if let Some(bytes) = self.memory_max {
+            RunIndex::bounded(RunLimits::default(), bytes).context("--memory-max")?;
         }
-        Ok(Some(bytes))
+        Ok(self.memory_max)
     }
 
     /// Parses one entry of `--workers`.
@@ -414,21 +411,14 @@ impl ServeArguments {
                 rank.parse().with_context(|| format!("--workers {worker:?}: {rank:?} is not a rank; {form}"))?,
             ),
         };
-        let Some(block_size) = self.block_size.and_then(BlockSize::new) else {
-            bail!("--workers needs --block-size: give the engines' block size in tokens");
-        };
+        let block_size =
+            self.block_size().context("--workers needs --block-size: give the engines' block size in tokens")?;
         let instance = InstanceId::parse(instance).with_context(|| format!("--workers {worker:?}"))?;
         let model = ModelKey::new(self.model_name().to_owned(), Some(self.tenant_id.clone()));
-        Ok(Registration {
-            instance,
-            dp_rank: DpRank(dp_rank),
-            model,
-            block_size,
-            options: ListenerOptions {
-                replay_endpoint: replay.map(str::to_owned),
-                extra_keys,
-                ..ListenerOptions::new(endpoint)
-            },
-        })
+        let mut registration = Registration::new(instance, model, endpoint, block_size);
+        registration.dp_rank = DpRank(dp_rank);
+        registration.options.replay_endpoint = replay.map(str::to_owned);
+        registration.options.extra_keys = extra_keys;
+        Ok(registration)
     }
 }

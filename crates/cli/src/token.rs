@@ -37,19 +37,14 @@ enum ScopeName {
     Admin,
 }
 
-impl From<ScopeName> for Scope {
-    fn from(name: ScopeName) -> Self {
-        match name {
-            ScopeName::Query => Self::Query,
-            ScopeName::Events => Self::Events,
-            ScopeName::Admin => Self::Admin,
-        }
-    }
-}
-
 pub(crate) fn run(arguments: &TokenArguments) -> Result<()> {
     let token = NewToken::generate().context("failed to make a token: no random bytes")?;
-    let scopes: Vec<Scope> = arguments.scope.iter().copied().map(Scope::from).collect();
+    let scope = |name: &ScopeName| match name {
+        ScopeName::Query => Scope::Query,
+        ScopeName::Events => Scope::Events,
+        ScopeName::Admin => Scope::Admin,
+    };
+    let scopes: Vec<Scope> = arguments.scope.iter().map(scope).collect();
     let entry = token.entry(&arguments.name, &scopes, &arguments.tenant);
     Tokens::parse(&entry).context("failed to make a token")?;
     eprintln!("{}", token.secret());

@@ -278,16 +278,15 @@ impl IndexerClient {
 
     /// The response, if its status is a success.
     fn check_status(&self, response: Result<Response<Body>, ureq::Error>) -> Result<Response<Body>> {
-        let mut response =
-            response.map_err(|error| match self.url.parse::<Uri>().is_ok_and(|url| is_of_http(&url)) {
-                true => connection_error(&self.masked(), self.server, error),
-                false => {
-                    let invalid =
-                        format!("invalid URL {:?}; expected one such as http://127.0.0.1:8090", self.masked());
-                    // The cause may repeat the URL.
-                    if self.masked() == self.url { anyhow!(error).context(invalid) } else { anyhow!(invalid) }
-                }
-            })?;
+        let is_http = |url: Uri| matches!(url.scheme_str(), Some("http" | "https"));
+        let mut response = response.map_err(|error| match self.url.parse().is_ok_and(is_http) {
+            true => connection_error(&self.masked(), self.server, error),
+            false => {
+                let invalid = format!("invalid URL {:?}; expected one such as http://127.0.0.1:8090", self.masked());
+                // The cause may repeat the URL.
+                if self.masked() == self.url { anyhow!(error).context(invalid) } else { anyhow!(invalid) }
+            }
+        })?;
         let status = response.status();
         if status.is_success() {
             return Ok(response);
@@ -311,10 +310,6 @@ impl IndexerClient {
             None => bail!("{} answered {status}; check that {} runs there", self.masked(), self.server),
         }
     }
-}
-
-fn is_of_http(url: &Uri) -> bool {
-    matches!(url.scheme_str(), Some("http" | "https"))
 }
 
 fn without_slash(url: &str) -> String {

@@ -3,7 +3,7 @@
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 
-use comfy_table::{ContentArrangement, Table};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use console::Term;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -23,10 +23,26 @@ macro_rules! println {
 /// Another failure ends the process with code 1.
 pub fn print(text: Arguments<'_>) {
     let mut out = io::stdout();
-    if let Err(error) = unless_closed(out.write_fmt(text).and_then(|()| out.flush())) {
-        eprintln!("flash-indexer: failed to write to standard output: {error}");
-        std::process::exit(1);
+    match out.write_fmt(text).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            eprintln!("flash-indexer: failed to write to standard output: {error}");
+            std::process::exit(1);
+        }
+        _ => {}
     }
+}
+
+/// A table without rows. The columns with these numbers, from 0, have their text on the right.
+pub fn table<'h>(header: impl IntoIterator<Item = &'h str>, right: impl IntoIterator<Item = usize>) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(header);
+    for at in right {
+        if let Some(column) = table.column_mut(at) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table
 }
 
 /// A table whose columns wrap their text to fit the terminal.
@@ -35,11 +51,6 @@ pub fn fitted(mut table: Table) -> Table {
         table.set_content_arrangement(ContentArrangement::Dynamic).set_width(columns);
     }
     table
-}
-
-/// The result of a write. A pipe closed by the reader is not an error.
-pub fn unless_closed(written: io::Result<()>) -> io::Result<()> {
-    written.or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
 /// A progress bar on standard error, if it is a terminal.

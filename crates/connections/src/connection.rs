@@ -70,7 +70,7 @@ impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         ready!(self.transport.poll_handshake(cx))?;
         let (filled, received) = (buf.filled().len(), self.transport.received_bytes());
-        let read = Pin::new(&mut self.transport).poll_read(cx, buf);
+        let read = ready!(self.transport.poll_stream(cx))?.poll_read(cx, buf);
         if self.protocol == Protocol::Grpc && buf.filled().len() > filled {
             self.state.record_activity();
         }
@@ -84,18 +84,16 @@ impl AsyncRead for Connection {
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.transport.poll_handshake(cx))?;
-        let written = Pin::new(&mut self.transport).poll_write(cx, bytes);
+        let written = ready!(self.transport.poll_stream(cx))?.poll_write(cx, bytes);
         self.watch_written(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.transport.poll_handshake(cx))?;
-        Pin::new(&mut self.transport).poll_flush(cx)
+        ready!(self.transport.poll_stream(cx))?.poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_shutdown(cx)
+        self.transport.stream().map_or(Poll::Ready(Ok(())), |stream| stream.poll_shutdown(cx))
     }
 
     fn poll_write_vectored(
@@ -103,13 +101,12 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        ready!(self.transport.poll_handshake(cx))?;
-        let written = Pin::new(&mut self.transport).poll_write_vectored(cx, slices);
+        let written = ready!(self.transport.poll_stream(cx))?.poll_write_vectored(cx, slices);
         self.watch_written(written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.transport.is_write_vectored()
+        true
     }
 }
 

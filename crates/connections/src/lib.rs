@@ -25,7 +25,7 @@ use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use futures_core::Stream;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tracing::debug;
 
 pub use self::connection::Connection;
@@ -110,7 +110,7 @@ impl Listener for BoundedListener {
         // Responses are small and latency counts.
         let _ = stream.set_nodelay(true);
         let slot = ConnectionSlot::new(&self.open, address.ip(), permit);
-        let state = slot.state();
+        let state = Arc::clone(&slot.state);
         let stream = WatchedStream::new(stream, slot);
         // The task that serves the connection does the handshake, so a slow client delays no other.
         let transport = match &self.tls {
@@ -147,7 +147,8 @@ impl Stream for IncomingConnections {
 #[derive(Debug)]
 pub struct IncomingConnections {
     accepted: mpsc::Receiver<Connection>,
-    accepting: JoinHandle<()>,
+    /// Its task ends when it is dropped.
+    _accepting: JoinSet<()>,
 }
 
 impl IncomingConnections {
@@ -155,13 +156,8 @@ impl IncomingConnections {
     #[must_use]
     pub fn of(mut listener: BoundedListener) -> Self {
         let (sender, accepted) = mpsc::channel(1);
-        let accepting = tokio::spawn(async move { while sender.send(listener.accept().await.0).await.is_ok() {} });
-        Self { accepted, accepting }
-    }
-}
-
-impl Drop for IncomingConnections {
-    fn drop(&mut self) {
-        self.accepting.abort();
+        let mut accepting = JoinSet::new();
+        accepting.spawn(async move { while sender.send(listener.accept().await.0).await.is_ok() {} });
+        Self { accepted, _accepting: accepting }
     }
 }

@@ -198,16 +198,6 @@ impl ConnectionState {
         self.unread.load(Relaxed) > 0
             && elapsed_ms(self.listener_started).saturating_sub(self.read_ms.load(Relaxed)) >= time.as_millis() as u64
     }
-
-    fn begin(&self) {
-        self.heads.fetch_add(1, Relaxed);
-        self.requests.fetch_add(1, Relaxed);
-    }
-
-    fn end(&self) {
-        self.record_activity();
-        self.requests.fetch_sub(1, Relaxed);
-    }
 }
 
 /// Handle of the connection that carries a request.
@@ -224,7 +214,8 @@ impl ConnectionHandle {
     /// Marks a request as in flight until the guard is dropped.
     #[must_use]
     pub fn request(&self) -> RequestGuard {
-        self.0.begin();
+        self.0.heads.fetch_add(1, Relaxed);
+        self.0.requests.fetch_add(1, Relaxed);
         RequestGuard(Arc::clone(&self.0))
     }
 
@@ -234,9 +225,7 @@ impl ConnectionHandle {
         self.0.reading.fetch_add(1, Relaxed);
         ReadingGuard(Arc::clone(&self.0))
     }
-}
 
-impl ConnectionHandle {
     /// Marks an answer, or a part of one, as waiting for the client to read until the guard is dropped. If the client reads
     /// none of its answers for [`UNREAD_DEADLINE`], the connection is closed.
     #[must_use]
@@ -293,7 +282,8 @@ pub struct RequestGuard(Arc<ConnectionState>);
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        self.0.end();
+        self.0.record_activity();
+        self.0.requests.fetch_sub(1, Relaxed);
     }
 }
 

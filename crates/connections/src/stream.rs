@@ -20,7 +20,7 @@ const IDLE_DEADLINE: Duration = Duration::from_secs(60);
 
 /// Slot of an open connection; it is freed on drop.
 pub(crate) struct ConnectionSlot {
-    state: Arc<ConnectionState>,
+    pub(crate) state: Arc<ConnectionState>,
     open: Arc<OpenConnections>,
     _permit: OwnedSemaphorePermit,
 }
@@ -33,10 +33,6 @@ impl ConnectionSlot {
     #[cfg(test)]
     pub(crate) fn of(state: Arc<ConnectionState>, open: Arc<OpenConnections>, permit: OwnedSemaphorePermit) -> Self {
         Self { state, open, _permit: permit }
-    }
-
-    pub(crate) fn state(&self) -> Arc<ConnectionState> {
-        Arc::clone(&self.state)
     }
 }
 

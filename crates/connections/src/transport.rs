@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use flash_indexer_telemetry::metrics::Metrics;
 use rustls::{Error as TlsError, InvalidMessage, ServerConfig};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Sleep;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
@@ -20,7 +20,14 @@ use super::stream::WatchedStream;
 /// Longest time from the acceptance of a connection to the end of its TLS handshake.
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Transport of a connection. A reader or writer calls [`Transport::poll_handshake`] first.
+/// A stream of either kind. Both kinds write several slices at once.
+pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
+
+impl ByteStream for WatchedStream {}
+
+impl ByteStream for TlsStream<WatchedStream> {}
+
+/// Transport of a connection.
 pub(crate) enum Transport {
     Plain(WatchedStream),
     Handshake(Box<Handshake>),
@@ -77,6 +84,21 @@ impl Transport {
         Poll::Ready(Err(failed))
     }
 
+    /// The stream after the handshake; none before it, and after it failed.
+    pub(crate) fn stream(&mut self) -> Option<Pin<&mut dyn ByteStream>> {
+        match self {
+            Self::Plain(stream) => Some(Pin::new(stream)),
+            Self::Tls(stream) => Some(Pin::new(&mut **stream)),
+            Self::Handshake(_) | Self::Failed => None,
+        }
+    }
+
+    /// The stream, once there is no handshake to wait for.
+    pub(crate) fn poll_stream(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut dyn ByteStream>>> {
+        ready!(self.poll_handshake(cx))?;
+        Poll::Ready(self.stream().ok_or_else(|| ErrorKind::NotConnected.into()))
+    }
+
     /// Bytes received since the connection was accepted.
     pub(crate) fn received_bytes(&self) -> u64 {
         match self {
@@ -104,59 +126,6 @@ fn reason(error: &io::Error) -> &'static str {
         TlsError::AlertReceived(_) => "refused_by_client",
         TlsError::PeerIncompatible(_) | TlsError::NoApplicationProtocol => "incompatible",
         _ => "protocol",
-    }
-}
-
-impl AsyncRead for Transport {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-            Self::Handshake(_) | Self::Failed => Poll::Ready(Err(ErrorKind::NotConnected.into())),
-        }
-    }
-}
-
-impl AsyncWrite for Transport {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::Handshake(_) | Self::Failed => Poll::Ready(Err(ErrorKind::NotConnected.into())),
-        }
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-            Self::Handshake(_) | Self::Failed => Poll::Ready(Ok(())),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::Handshake(_) | Self::Failed => Poll::Ready(Ok(())),
-        }
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Self::Handshake(_) | Self::Failed => Poll::Ready(Err(ErrorKind::NotConnected.into())),
-        }
-    }
-
-    /// Both kinds of streams write several slices at once.
-    fn is_write_vectored(&self) -> bool {
-        true
     }
 }
 

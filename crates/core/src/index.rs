@@ -69,11 +69,8 @@ pub trait PrefixIndex: Send + Sync {
 
     /// Drops every rank of `worker`.
     fn remove_worker(&mut self, worker: WorkerId) {
-        for rank in self.ranks() {
-            if rank.worker == worker {
-                self.clear_rank(rank);
-            }
-        }
+        let ranks = self.ranks().into_iter().filter(|rank| rank.worker == worker);
+        ranks.for_each(|rank| self.clear_rank(rank));
     }
 }
 

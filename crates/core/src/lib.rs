@@ -35,6 +35,7 @@
 //! | `run` | the run index, the default design |
 //! | `sharded` | an index divided into shards, which threads change at the same time |
 //! | `rank_blocks`, `prefixes` | one rank's sequence hashes, and its blocks by prefix hash |
+//! | `partial_ranks` | ranks with blocks that an index does not have |
 //! | `cursor` | hashes that name long prefixes |
 //! | `groups` | cache groups of hybrid models |
 
@@ -57,6 +58,7 @@ mod ids;
 mod index;
 mod locked;
 mod named_enum;
+mod partial_ranks;
 mod scores;
 mod sharded;
 mod shared_index;

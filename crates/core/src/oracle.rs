@@ -69,11 +69,7 @@ impl PrefixIndex for Oracle {
                         *entry = new;
                         applied.moved += 1;
                     }
-                    match entry.copies[*tier] {
-                        0 => applied.stored += 1,
-                        _ => applied.duplicate += 1,
-                    }
-                    entry.copies[*tier] = entry.copies[*tier].saturating_add(*copies);
+                    add_copies(entry, *tier, *copies, &mut applied);
                     parent = Some(block.sequence);
                 }
             }
@@ -81,13 +77,7 @@ impl PrefixIndex for Oracle {
                 for sequence in blocks {
                     match held.get_mut(sequence) {
                         None => applied.unknown += 1,
-                        Some(entry) => {
-                            match entry.copies[*tier] {
-                                0 => applied.stored += 1,
-                                _ => applied.duplicate += 1,
-                            }
-                            entry.copies[*tier] = entry.copies[*tier].saturating_add(1);
-                        }
+                        Some(entry) => add_copies(entry, *tier, 1, &mut applied),
                     }
                 }
             }
@@ -119,13 +109,8 @@ impl PrefixIndex for Oracle {
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
-        let matches = self.ranks.iter().map(|(&rank, held)| {
-            let mut blocks = PerTier::default();
-            for slowest in Tier::ALL {
-                blocks[slowest] = depth(held, query, slowest);
-            }
-            RankMatch { rank, blocks }
-        });
+        let depths = |held| PerTier(Tier::ALL.map(|slowest| depth(held, query, slowest)));
+        let matches = self.ranks.iter().map(|(&rank, held)| RankMatch { rank, blocks: depths(held) });
         MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
     }
 
@@ -167,6 +152,15 @@ impl PrefixIndex for Oracle {
         }
         size
     }
+}
+
+/// Adds copies to a block and counts the change.
+fn add_copies(block: &mut HeldBlock, tier: Tier, copies: u32, applied: &mut AppliedChanges) {
+    match block.copies[tier] {
+        0 => applied.stored += 1,
+        _ => applied.duplicate += 1,
+    }
+    block.copies[tier] = block.copies[tier].saturating_add(copies);
 }
 
 /// Counts the leading blocks of `query` that are held in `slowest` or a faster tier.
@@ -259,13 +253,8 @@ impl GroupedOracle {
                     *held = match *copies {
                         RemovedCopies::One => held.saturating_sub(1),
                         RemovedCopies::All => 0,
-                        RemovedCopies::AllBut(left) => {
-                            if *held > 0 {
-                                left
-                            } else {
-                                0
-                            }
-                        }
+                        RemovedCopies::AllBut(_) if *held == 0 => 0,
+                        RemovedCopies::AllBut(left) => left,
                     };
                 }
             }
@@ -334,15 +323,14 @@ impl GroupedOracle {
     pub fn find(&self, prompt: &[u32]) -> BTreeMap<WorkerRank, PerTier<u32>> {
         let query = local_hashes(HashVariant::default(), prompt, self.block_size, TokenWindow::Block);
         let matches = self.indexed.ranks.iter().map(|(&rank, held)| {
-            let mut tokens = PerTier::default();
-            for slowest in Tier::ALL {
+            let usable = |slowest| {
                 let chains = chains(held, &query, slowest);
                 let is_usable = |&tokens: &usize| chains.iter().any(|it| self.is_usable(rank, it, tokens, slowest));
-                tokens[slowest] = (1..=prompt.len()).filter(is_usable).max().unwrap_or(0) as u32;
-            }
-            (rank, tokens)
+                (1..=prompt.len()).filter(is_usable).max().unwrap_or(0) as u32
+            };
+            (rank, PerTier(Tier::ALL.map(usable)))
         });
-        matches.filter(|(_, tokens)| tokens.iter().any(|(_, &tokens)| tokens > 0)).collect()
+        matches.filter(|(_, tokens)| !tokens.is_zero()).collect()
     }
 
     /// For each rank, the number of leading blocks that its primary group holds.

@@ -155,10 +155,6 @@ impl<I: SharedIndex> SharedIndex for ShardedIndex<I> {
         self.shards.iter().for_each(SharedIndex::abandon);
     }
 
-    fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
-        self.shard(rank.worker).dump(rank)
-    }
-
     fn remove_worker(&self, worker: WorkerId) {
         self.shard(worker).remove_worker(worker);
     }

@@ -86,7 +86,7 @@ pub trait SharedIndex: Send + Sync {
     /// The blocks of `rank` whose parents it has not stored that follow one another after a block, with the query's local hashes.
     /// Only the run index answers without listing the rank's blocks.
     fn waiting_after(&self, rank: WorkerRank, parent: SequenceHash, query: &[LocalHash]) -> Vec<Follower> {
-        followers::chain_after(&self.held(rank), &mut Some(parent), query)
+        followers::chain_after(&self.held(rank), Some(parent), query)
     }
 
     /// Whether `rank` holds a block, in any tier. Costs the same as [`SharedIndex::copies`].
@@ -163,10 +163,7 @@ pub trait SharedIndex: Send + Sync {
 
     /// Drops every rank of `worker`.
     fn remove_worker(&self, worker: WorkerId) {
-        for rank in self.ranks() {
-            if rank.worker == worker {
-                self.clear_rank(rank);
-            }
-        }
+        let ranks = self.ranks().into_iter().filter(|rank| rank.worker == worker);
+        ranks.for_each(|rank| self.clear_rank(rank));
     }
 }

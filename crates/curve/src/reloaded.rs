@@ -1,6 +1,5 @@
 //! A file that is read again before each use.
 
-use std::error::Error;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,8 +8,8 @@ use flash_indexer_regular_files::{self as regular_files, ReadError};
 use parking_lot::Mutex;
 use tracing::warn;
 
-use crate::keys::KeyPair;
-use crate::lists::{ClientKeys, ServerKeys};
+use crate::keys::KeyError;
+use crate::lists::ListError;
 
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 8 << 20;
@@ -25,51 +24,24 @@ pub struct CurveFileError {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Cause {
+pub(crate) enum Cause {
     #[error("{0}; create the file, or make it readable")]
     Read(io::Error),
     #[error("it exceeds {FILE_BYTES_MAX} bytes; remove unused keys")]
     TooLarge,
-    #[error("{0}")]
-    Content(Box<dyn Error + Send + Sync>),
-}
-
-/// Content of a file.
-pub(crate) trait Content: Sized {
-    /// Name of the file in errors.
-    const ROLE: &'static str;
-
-    fn parse_text(text: &str) -> Result<Self, Box<dyn Error + Send + Sync>>;
-}
-
-impl Content for KeyPair {
-    const ROLE: &'static str = "CURVE key pair";
-
-    fn parse_text(text: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
-        Ok(Self::parse(text)?)
-    }
-}
-
-impl Content for ServerKeys {
-    const ROLE: &'static str = "list of CURVE server keys";
-
-    fn parse_text(text: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
-        Ok(Self::parse(text)?)
-    }
-}
-
-impl Content for ClientKeys {
-    const ROLE: &'static str = "list of CURVE client keys";
-
-    fn parse_text(text: &str) -> Result<Self, Box<dyn Error + Send + Sync>> {
-        Ok(Self::parse(text)?)
-    }
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    #[error(transparent)]
+    List(#[from] ListError),
 }
 
 /// The content of a file. A version that cannot be read leaves the previous one in force.
 #[derive(Debug)]
-pub(crate) struct ReloadedFile<T> {
+pub(crate) struct ReloadedFile<T, E> {
+    /// Name of the file in errors.
+    role: &'static str,
     path: PathBuf,
+    parse: fn(&str) -> Result<T, E>,
     last: Mutex<LastContent<T>>,
 }
 
@@ -80,15 +52,19 @@ struct LastContent<T> {
     error: Option<String>,
 }
 
-impl<T: Content> ReloadedFile<T> {
-    pub(crate) fn load(path: &Path) -> Result<Self, CurveFileError> {
-        let content = Arc::new(read(path)?);
-        Ok(Self { path: path.to_owned(), last: Mutex::new(LastContent { content, error: None }) })
+impl<T, E: Into<Cause>> ReloadedFile<T, E> {
+    pub(crate) fn load(
+        role: &'static str,
+        path: &Path,
+        parse: fn(&str) -> Result<T, E>,
+    ) -> Result<Self, CurveFileError> {
+        let content = Arc::new(read(role, path, parse)?);
+        Ok(Self { role, path: path.to_owned(), parse, last: Mutex::new(LastContent { content, error: None }) })
     }
 
     /// Reads the file. It blocks on the file system.
     pub(crate) fn current(&self) -> Arc<T> {
-        let read = read(&self.path);
+        let read = read(self.role, &self.path, self.parse);
         let mut last = self.last.lock();
         match read {
             Ok(content) => *last = LastContent { content: Arc::new(content), error: None },
@@ -104,11 +80,15 @@ impl<T: Content> ReloadedFile<T> {
     }
 }
 
-fn read<T: Content>(path: &Path) -> Result<T, CurveFileError> {
+fn read<T, E: Into<Cause>>(
+    role: &'static str,
+    path: &Path,
+    parse: fn(&str) -> Result<T, E>,
+) -> Result<T, CurveFileError> {
     let text = regular_files::read_text(path, FILE_BYTES_MAX).map_err(|error| match error {
         ReadError::Io(error) => Cause::Read(error),
         ReadError::TooLarge { .. } => Cause::TooLarge,
     });
-    let text = text.and_then(|text| T::parse_text(&text).map_err(Cause::Content));
-    text.map_err(|cause| CurveFileError { role: T::ROLE, path: path.to_owned(), cause })
+    let content = text.and_then(|text| parse(&text).map_err(E::into));
+    content.map_err(|cause| CurveFileError { role, path: path.to_owned(), cause })
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tracing::debug;
 
-use crate::keys::{KeyPair, PublicKey};
-use crate::lists::{ClientKeys, ServerKeys};
+use crate::keys::{KeyError, KeyPair, PublicKey};
+use crate::lists::{ClientKeys, ListError, ServerKeys};
 use crate::reloaded::{CurveFileError, ReloadedFile};
 
 /// Endpoint at which libzmq requests the admission of a client: the ZeroMQ Authentication Protocol (ZAP), RFC 27.
@@ -27,9 +27,9 @@ pub struct CurveFiles {
 /// Keys of the sockets of a process. Every file is read again before each use.
 #[derive(Debug)]
 pub struct Curve {
-    key: ReloadedFile<KeyPair>,
-    servers: Option<ReloadedFile<ServerKeys>>,
-    clients: Option<ReloadedFile<ClientKeys>>,
+    key: ReloadedFile<KeyPair, KeyError>,
+    servers: Option<ReloadedFile<ServerKeys, ListError>>,
+    clients: Option<ReloadedFile<ClientKeys, ListError>>,
 }
 
 impl Curve {
@@ -39,10 +39,12 @@ impl Curve {
     ///
     /// When a file cannot be read, or is malformed.
     pub fn load(files: &CurveFiles) -> Result<Self, CurveFileError> {
+        let servers = |path| ReloadedFile::load("list of CURVE server keys", path, ServerKeys::parse);
+        let clients = |path| ReloadedFile::load("list of CURVE client keys", path, ClientKeys::parse);
         Ok(Self {
-            key: ReloadedFile::load(&files.key)?,
-            servers: files.servers.as_deref().map(ReloadedFile::load).transpose()?,
-            clients: files.clients.as_deref().map(ReloadedFile::load).transpose()?,
+            key: ReloadedFile::load("CURVE key pair", &files.key, KeyPair::parse)?,
+            servers: files.servers.as_deref().map(servers).transpose()?,
+            clients: files.clients.as_deref().map(clients).transpose()?,
         })
     }
 

@@ -40,7 +40,8 @@ macro_rules! embedded {
     };
 }
 
-const PAGE: Asset = embedded!("index.html", HTML);
+/// The page itself.
+pub const PAGE: Asset = embedded!("index.html", HTML);
 
 const ASSETS: [Asset; 12] = [
     embedded!("style.css", CSS),
@@ -56,12 +57,6 @@ const ASSETS: [Asset; 12] = [
     embedded!("prefixes.js", SCRIPT),
     embedded!("query.js", SCRIPT),
 ];
-
-/// The page itself.
-#[must_use]
-pub const fn page() -> Asset {
-    PAGE
-}
 
 /// The file of this name, which the page refers to.
 #[must_use]

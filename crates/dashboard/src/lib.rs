@@ -12,5 +12,5 @@
 mod assets;
 mod live;
 
-pub use assets::{Asset, asset, page};
+pub use assets::{Asset, PAGE, asset};
 pub use live::{LiveEvents, LiveFigures, LiveGuard, SUBSCRIBERS_MAX, Sample, TooManySubscribers};

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -121,22 +120,23 @@ impl LiveFigures {
         let event = Bytes::from(format!("data: {json}\n\n"));
         let mut state = self.0.lock();
         // A full queue misses the sample.
-        state.subscribers.retain(|subscriber| match subscriber.try_send(event.clone()) {
-            Ok(()) | Err(mpsc::error::TrySendError::Full(_)) => true,
-            Err(mpsc::error::TrySendError::Closed(_)) => false,
-        });
+        let is_closed = |sent| matches!(sent, Err(mpsc::error::TrySendError::Closed(_)));
+        state.subscribers.retain(|subscriber| !is_closed(subscriber.try_send(event.clone())));
         if state.history.len() >= HISTORY {
             state.history.pop_front();
         }
         state.history.push_back(event);
     }
 
-    /// A stream of the recent samples and of all further ones.
+    /// A stream of the recent samples and of all further ones, as long as `is_permitted` is true before each of the latter.
     ///
     /// # Errors
     ///
     /// If there are [`SUBSCRIBERS_MAX`] subscribers.
-    pub fn subscribe(&self) -> Result<LiveEvents, TooManySubscribers> {
+    pub fn subscribe(
+        &self,
+        is_permitted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<LiveEvents, TooManySubscribers> {
         let (sender, samples) = mpsc::channel(QUEUED_MAX);
         let mut state = self.0.lock();
         state.subscribers.retain(|subscriber| !subscriber.is_closed());
@@ -147,7 +147,7 @@ impl LiveFigures {
             state.subscribers.push(sender);
         }
         let history = state.history.iter().flatten().copied().collect::<Vec<u8>>();
-        Ok(LiveEvents { history: Some(history.into()), samples, is_permitted: Box::new(|| true) })
+        Ok(LiveEvents { history: Some(history.into()), samples, is_permitted: Box::new(is_permitted) })
     }
 }
 
@@ -156,20 +156,6 @@ pub struct LiveEvents {
     history: Option<Bytes>,
     samples: mpsc::Receiver<Bytes>,
     is_permitted: Box<dyn Fn() -> bool + Send + Sync>,
-}
-
-impl LiveEvents {
-    /// The same events, as long as `is_permitted` is true before each of them.
-    #[must_use]
-    pub fn while_permitted(self, is_permitted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Self { is_permitted: Box::new(is_permitted), ..self }
-    }
-}
-
-impl fmt::Debug for LiveEvents {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LiveEvents").field("samples", &self.samples).finish_non_exhaustive()
-    }
 }
 
 impl Stream for LiveEvents {
@@ -212,7 +198,7 @@ mod tests {
         for events in 1..=HISTORY as u64 + 1 {
             live.publish(&sample(events));
         }
-        let mut events = live.subscribe().expect("a place");
+        let mut events = live.subscribe(|| true).expect("a place");
         let history = next(&mut events).await.expect("samples");
         let counts: Vec<&str> =
             history.split("\"events\":").skip(1).filter_map(|rest| rest.split(',').next()).collect();
@@ -222,14 +208,14 @@ mod tests {
         assert!(
             next(&mut events).await.is_some_and(|event| event.contains("\"events\":7,") && event.ends_with("\n\n"))
         );
-        let mut revoked = live.subscribe().expect("a place").while_permitted(|| false);
+        let mut revoked = live.subscribe(|| false).expect("a place");
         assert!(next(&mut revoked).await.is_some(), "the history was permitted with the request");
         live.publish(&sample(8));
         assert_eq!(next(&mut revoked).await, None);
         drop(guard);
         assert!(next(&mut events).await.is_some_and(|event| event.contains("\"events\":8,")));
         assert_eq!(next(&mut events).await, None);
-        let mut late = live.subscribe().expect("a place");
+        let mut late = live.subscribe(|| true).expect("a place");
         assert!(next(&mut late).await.is_some(), "history");
         assert_eq!(next(&mut late).await, None, "a stopped sampler has no further samples");
     }
@@ -237,8 +223,9 @@ mod tests {
     #[tokio::test]
     async fn subscribers_and_their_queues_are_bounded() {
         let live = LiveFigures::default();
-        let mut all: Vec<LiveEvents> = (0..SUBSCRIBERS_MAX).map(|_| live.subscribe().expect("a place")).collect();
-        assert_eq!(live.subscribe().err(), Some(TooManySubscribers));
+        let mut all: Vec<LiveEvents> =
+            (0..SUBSCRIBERS_MAX).map(|_| live.subscribe(|| true).expect("a place")).collect();
+        assert_eq!(live.subscribe(|| true).err(), Some(TooManySubscribers));
         (0..3 * QUEUED_MAX as u64).for_each(|events| live.publish(&sample(events)));
         let mut received = 0;
         while let Ok(bytes) = all[0].samples.try_recv() {
@@ -247,6 +234,6 @@ mod tests {
         }
         assert_eq!(received, QUEUED_MAX);
         drop(all.pop());
-        assert!(live.subscribe().is_ok(), "a place is free again");
+        assert!(live.subscribe(|| true).is_ok(), "a place is free again");
     }
 }

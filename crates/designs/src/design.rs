@@ -52,20 +52,7 @@ impl Design {
             Self::Run => Box::<RunIndex>::default(),
         }
     }
-}
 
-/// Why a design cannot be built within a memory limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BoundedError {
-    /// The design does not support a memory limit.
-    #[error("index design {} does not support a memory limit; choose {}", .0.as_str(), Design::DEFAULT.as_str())]
-    Unsupported(Design),
-    /// The limit is below the minimum.
-    #[error(transparent)]
-    TooSmall(#[from] MemoryTooSmall),
-}
-
-impl Design {
     /// Builds an empty index of the design that takes at most `bytes_max` bytes ([`RunIndex::bounded`]).
     ///
     /// # Errors
@@ -77,4 +64,15 @@ impl Design {
             other => Err(BoundedError::Unsupported(other)),
         }
     }
+}
+
+/// Why a design cannot be built within a memory limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BoundedError {
+    /// The design does not support a memory limit.
+    #[error("index design {} does not support a memory limit; choose {}", .0.as_str(), Design::DEFAULT.as_str())]
+    Unsupported(Design),
+    /// The limit is below the minimum.
+    #[error(transparent)]
+    TooSmall(#[from] MemoryTooSmall),
 }

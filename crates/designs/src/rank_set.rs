@@ -7,19 +7,14 @@ const WORD_BITS: u32 = u64::BITS;
 /// A set of rank slots. Slots below 128 are stored inline. The first higher slot moves the set to an allocated array of bits,
 /// which grows to the highest slot.
 #[derive(Debug, Clone)]
-pub(super) struct RankSet {
-    words: Words,
-}
-
-#[derive(Debug, Clone)]
-enum Words {
+pub(super) enum RankSet {
     Inline([u64; INLINE_WORDS]),
     Allocated(Vec<u64>),
 }
 
 impl Default for RankSet {
     fn default() -> Self {
-        Self { words: Words::Inline([0; INLINE_WORDS]) }
+        Self::Inline([0; INLINE_WORDS])
     }
 }
 
@@ -86,22 +81,22 @@ impl RankSet {
     }
 
     fn words(&self) -> &[u64] {
-        match &self.words {
-            Words::Inline(words) => words,
-            Words::Allocated(words) => words,
+        match self {
+            Self::Inline(words) => words,
+            Self::Allocated(words) => words,
         }
     }
 
     /// The words, at least `count` of them.
     fn words_mut(&mut self, count: usize) -> &mut [u64] {
-        if let Words::Inline(words) = &self.words
+        if let Self::Inline(words) = self
             && count > INLINE_WORDS
         {
-            self.words = Words::Allocated(words.to_vec());
+            *self = Self::Allocated(words.to_vec());
         }
-        match &mut self.words {
-            Words::Inline(words) => words,
-            Words::Allocated(words) => {
+        match self {
+            Self::Inline(words) => words,
+            Self::Allocated(words) => {
                 if words.len() < count {
                     words.resize(count, 0);
                 }

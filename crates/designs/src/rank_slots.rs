@@ -5,17 +5,11 @@ use rustc_hash::FxHashMap;
 
 /// The ranks that hold blocks, each with a slot number and a design's state of the rank. [`RankSlots::release`] frees a
 /// number for reuse.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct RankSlots<T> {
     slots: Vec<Option<(WorkerRank, T)>>,
     by_rank: FxHashMap<WorkerRank, u32>,
     free: Vec<u32>,
-}
-
-impl<T> Default for RankSlots<T> {
-    fn default() -> Self {
-        Self { slots: Vec::new(), by_rank: FxHashMap::default(), free: Vec::new() }
-    }
 }
 
 impl<T> RankSlots<T> {

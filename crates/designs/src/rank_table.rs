@@ -12,19 +12,13 @@ use super::rank_slots::RankSlots;
 ///
 /// A slot can be reused for another rank while a query runs. So a query takes a snapshot at its start, and at its end leaves
 /// out the ranks whose slot was released in between.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RankTable<T> {
     slots: RwLock<Snapshot<T>>,
 }
 
 /// The slots at one moment.
 pub(super) type Snapshot<T> = Arc<RankSlots<Arc<T>>>;
-
-impl<T> Default for RankTable<T> {
-    fn default() -> Self {
-        Self { slots: RwLock::default() }
-    }
-}
 
 impl<T: Default> RankTable<T> {
     /// The current slots.

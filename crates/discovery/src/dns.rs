@@ -19,7 +19,7 @@ use flash_indexer_types::InstanceId;
 
 use super::reconcile::Targets;
 use super::report::{DiscoveredTargets, Reporter};
-use super::template::{EngineTemplate, EngineTraits};
+use super::template::{EngineTemplate, EngineTraits, url_host};
 
 /// Shortest interval of queries, even for a shorter time to live.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -191,9 +191,6 @@ impl Client {
 }
 
 fn at_address(address: IpAddr, port: Option<u16>) -> Host {
-    let host = match address {
-        IpAddr::V4(address) => address.to_string(),
-        IpAddr::V6(address) => format!("[{address}]"),
-    };
-    Host { name: address.to_string(), host, port }
+    let name = address.to_string();
+    Host { host: url_host(&name), name, port }
 }

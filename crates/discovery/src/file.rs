@@ -109,15 +109,6 @@ pub(crate) fn parse(text: &str, template: &EngineTemplate) -> Result<Targets, Fi
 /// Ranks of one entry.
 fn ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError> {
     let shared_caches = SharedCaches::new(entry.shared_caches.iter().flatten().cloned())?;
-    let mut targets = unattached_ranks(entry, template)?;
-    for registration in targets.values_mut() {
-        registration.options.shared_caches = shared_caches.clone();
-    }
-    Ok(targets)
-}
-
-/// Ranks of one entry, without their shared caches.
-fn unattached_ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets, EntryError> {
     let block_size =
         entry.block_size.map(|tokens| BlockSize::new(tokens).ok_or(EntryError::ZeroBlockSize)).transpose()?;
     let mut targets = Targets::new();
@@ -132,6 +123,7 @@ fn unattached_ranks(entry: &Entry, template: &EngineTemplate) -> Result<Targets,
         engine: entry.engine,
         removal: entry.removal,
         extra_keys: entry.extra_keys,
+        shared_caches,
         ..EngineTraits::default()
     };
     if let Some(size) = entry.data_parallel_size {
@@ -173,10 +165,7 @@ fn line_of(text: &str, part: &str) -> usize {
 /// A parser's message without its position, which is relative to the entry.
 fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(at) => text[..at].to_owned(),
-        None => text,
-    }
+    text.rsplit_once(" at line ").map_or(&*text, |(message, _)| message).to_owned()
 }
 
 #[cfg(test)]

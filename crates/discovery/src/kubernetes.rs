@@ -7,7 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 
 use self::api::{Access, Api, ApiError, WatchEvent};
 use self::pod_list::PodSet;
@@ -93,12 +93,12 @@ pub(super) fn watch(
     reporter: &Reporter,
     stopped: &Receiver<()>,
 ) {
-    let mut watcher = PodWatcher { pods: PodSet::new(template, options.namespace.clone()), reporter, stopped };
+    let mut pods = PodSet::new(template, options.namespace.clone());
     let mut wait = BACKOFF.0;
     loop {
         let started = Instant::now();
-        let watched = options.access().and_then(|access| watcher.list_and_watch(&Api::new(access, &options.selector)));
-        match watched {
+        let api = options.access().map(|access| Api::new(access, &options.selector));
+        match api.and_then(|api| list_and_watch(&api, &mut pods, reporter, stopped)) {
             // The watched version has expired: the pods are listed again.
             Ok(()) | Err(ApiError::Expired) => wait = BACKOFF.0,
             Err(error) => {
@@ -112,54 +112,40 @@ pub(super) fn watch(
     }
 }
 
-/// Watcher of the pods of one selector.
-struct PodWatcher<'f> {
-    pods: PodSet,
-    reporter: &'f Reporter,
-    stopped: &'f Receiver<()>,
-}
-
-impl PodWatcher<'_> {
-    /// Lists the pods, then watches them until an error.
-    fn list_and_watch(&mut self, api: &Api) -> Result<(), ApiError> {
-        let mut version = self.list(api)?;
-        loop {
-            let started = Instant::now();
-            for event in api.watch(&version)? {
-                if self.is_stopped() {
-                    return Ok(());
-                }
-                match event? {
-                    WatchEvent::Set(pod) => {
-                        version = pod.version().to_owned();
-                        self.pods.set(&pod);
-                    }
-                    WatchEvent::Deleted(pod) => {
-                        version = pod.version().to_owned();
-                        self.pods.remove(&pod);
-                    }
-                    WatchEvent::Bookmark(at) => version = at,
-                }
-                self.reporter.found(self.pods.found());
-            }
-            // The server ends each watch after a while. The next one continues from the last version.
-            self.reporter.found(self.pods.found());
-            let pause = BACKOFF.0.saturating_sub(started.elapsed());
-            if self.stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+/// Lists the pods, then watches them until an error.
+fn list_and_watch(
+    api: &Api<'_>,
+    pods: &mut PodSet,
+    reporter: &Reporter,
+    stopped: &Receiver<()>,
+) -> Result<(), ApiError> {
+    let (listed, mut version) = api.list()?;
+    pods.replace(&listed);
+    reporter.found(pods.found());
+    loop {
+        let started = Instant::now();
+        for event in api.watch(&version)? {
+            if stopped.try_recv() != Err(TryRecvError::Empty) {
                 return Ok(());
             }
+            match event? {
+                WatchEvent::Set(pod) => {
+                    version = pod.version().to_owned();
+                    pods.set(&pod);
+                }
+                WatchEvent::Deleted(pod) => {
+                    version = pod.version().to_owned();
+                    pods.remove(&pod);
+                }
+                WatchEvent::Bookmark(at) => version = at,
+            }
+            reporter.found(pods.found());
         }
-    }
-
-    /// Replaces the pods by the listed ones, and returns the version of the list.
-    fn list(&mut self, api: &Api) -> Result<String, ApiError> {
-        let (pods, version) = api.list()?;
-        self.pods.replace(&pods);
-        self.reporter.found(self.pods.found());
-        Ok(version)
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.stopped.try_recv() != Err(crossbeam_channel::TryRecvError::Empty)
+        // The server ends each watch after a while. The next one continues from the last version.
+        reporter.found(pods.found());
+        let pause = BACKOFF.0.saturating_sub(started.elapsed());
+        if stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+            return Ok(());
+        }
     }
 }

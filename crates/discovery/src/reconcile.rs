@@ -204,16 +204,17 @@ impl Reconciler {
         if owned.is_some_and(|owned| owned.registration == desired_rank.registration) {
             return TargetOutcome::Registered;
         }
-        match self
-            .attempts
-            .get(rank)
-            .filter(|attempt| attempt.registration == desired_rank.registration)
-            .map(|attempt| &attempt.outcome)
-        {
+        match self.last_outcome(rank, desired_rank) {
             Some(Outcome::Refused { why, .. }) => TargetOutcome::Refused(why.clone()),
             Some(Outcome::ManuallyUnregistered) => TargetOutcome::ManuallyUnregistered,
             Some(Outcome::Registered) | None => TargetOutcome::Waiting,
         }
+    }
+
+    /// Outcome of the last attempt to register a rank as it is desired now.
+    fn last_outcome(&self, rank: &RankId, desired_rank: &DesiredRank) -> Option<&Outcome> {
+        let attempt = self.attempts.get(rank)?;
+        (attempt.registration == desired_rank.registration).then_some(&attempt.outcome)
     }
 
     /// The first source that names a rank, with its registration.
@@ -240,14 +241,11 @@ impl Reconciler {
             Some(owned) => {
                 owned.registration != desired_rank.registration || owned.owner != Owner::Source(Arc::clone(source))
             }
-            None => {
-                self.attempts.get(rank).filter(|attempt| attempt.registration == desired_rank.registration).is_none_or(
-                    |attempt| match attempt.outcome {
-                        Outcome::Refused { retry_at, .. } => now >= retry_at,
-                        Outcome::Registered | Outcome::ManuallyUnregistered => false,
-                    },
-                )
-            }
+            None => match self.last_outcome(rank, desired_rank) {
+                Some(Outcome::Refused { retry_at, .. }) => now >= *retry_at,
+                Some(Outcome::Registered | Outcome::ManuallyUnregistered) => false,
+                None => true,
+            },
         }
     }
 
@@ -264,11 +262,9 @@ impl Reconciler {
     fn expire(&mut self, now: Instant) {
         let present = self.sources.iter().flat_map(|source| source.desired.values());
         let present = present.filter(|desired_rank| desired_rank.absent_since.is_none());
-        let endpoints: BTreeMap<String, RankId> = present
-            .map(|desired_rank| {
-                (desired_rank.registration.options.endpoint.clone(), desired_rank.registration.rank_id())
-            })
-            .collect();
+        let present = present.map(|DesiredRank { registration, .. }| registration);
+        let endpoints: BTreeMap<String, RankId> =
+            present.map(|registration| (registration.options.endpoint.clone(), registration.rank_id())).collect();
         for source in self.sources.iter_mut().filter(|source| source.state == SourceState::Reporting) {
             source.desired.retain(|rank, desired_rank| {
                 let Some(since) = desired_rank.absent_since else { return true };

@@ -37,7 +37,9 @@ pub trait Registrar: Send + Sync {
     fn engine_networks(&self) -> &EngineNetworks;
 
     /// Metrics of the service.
-    fn metrics(&self) -> &Arc<Metrics>;
+    fn metrics(&self) -> &Arc<Metrics> {
+        self.supervisor().metrics()
+    }
 
     /// Supervisor of the service's threads.
     fn supervisor(&self) -> &Arc<Supervisor>;

@@ -40,13 +40,6 @@ impl TrackedSource {
     }
 }
 
-/// Whether a reconciliation changed registrations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Registrations {
-    Changed,
-    Unchanged,
-}
-
 /// State of the runner thread.
 pub(super) struct Runner {
     sources: Vec<TrackedSource>,
@@ -99,7 +92,7 @@ impl Runner {
             false if is_recovering => self.publish(),
             false => {
                 // Registrations may have changed meanwhile, so the version read before counts.
-                let is_reconciled = self.reconcile() == Registrations::Unchanged && !self.reconciler.has_deadlines();
+                let is_reconciled = !self.reconcile() && !self.reconciler.has_deadlines();
                 self.reconciled_at = is_reconciled.then_some(registrations);
             }
         }
@@ -118,19 +111,15 @@ impl Runner {
                     is_changed = true;
                     info!(source = &*source.name, previous_error = error.as_str(), "discovery source responds again");
                 }
-                if source.problems != found.problems {
-                    let log = |problem: &String| {
-                        warn!(
-                            source = &*source.name,
-                            error = problem.as_str(),
-                            "discovery source has an unusable entry"
-                        );
-                    };
-                    found.problems.iter().for_each(log);
-                }
                 source.answered_at = Some(now);
-                is_changed |= source.problems != found.problems;
-                source.problems = found.problems;
+                if source.problems != found.problems {
+                    is_changed = true;
+                    for problem in found.problems.iter() {
+                        let (source, error) = (&*source.name, problem.as_str());
+                        warn!(source, error, "discovery source has an unusable entry");
+                    }
+                    source.problems = found.problems;
+                }
                 is_changed |= self.reconciler.source_reported(number, found.targets, now);
             }
             if let Some(failure) = failure {
@@ -150,11 +139,11 @@ impl Runner {
         is_changed
     }
 
-    /// Carries out the reconciler's steps.
-    fn reconcile(&mut self) -> Registrations {
+    /// Carries out the reconciler's steps. Returns whether there were any.
+    fn reconcile(&mut self) -> bool {
         let now = self.now();
         let steps = self.reconciler.steps(&self.registrar.registrations(), now);
-        let registrations = if steps.is_empty() { Registrations::Unchanged } else { Registrations::Changed };
+        let has_steps = !steps.is_empty();
         let registered = |step: &Step| match step {
             Step::Register { registration, .. } => Some(registration.model.clone()),
             Step::Unregister(_) => None,
@@ -183,7 +172,7 @@ impl Runner {
         }
         self.publish();
         self.log_unregistered_targets();
-        registrations
+        has_steps
     }
 
     fn register(&mut self, registration: Registration, source: &Arc<str>, now: Instant) {
@@ -223,7 +212,7 @@ impl Runner {
                 answered_at: source.answered_at,
                 error: source.error.clone(),
                 problems: source.problems.to_vec(),
-                targets: outcomes.map(|(target, outcome)| TargetStatus::new(target, &outcome)).collect(),
+                targets: outcomes.map(|(target, outcome)| TargetStatus::new(target, outcome)).collect(),
             };
             self.registrar.metrics().discovery_targets(&source.name, &status.counts());
             status

@@ -54,47 +54,41 @@ pub struct TargetStatus {
 }
 
 impl TargetOutcome {
-    const fn state(&self) -> TargetState {
-        match self {
-            Self::Registered => TargetState::Registered,
-            Self::Waiting => TargetState::Waiting,
-            Self::Leaving => TargetState::Leaving,
-            Self::Overruled { .. } => TargetState::Overruled,
-            Self::Manual => TargetState::Manual,
-            Self::ManuallyUnregistered => TargetState::Dismissed,
-            Self::Refused(_) => TargetState::Refused,
-        }
-    }
-
-    /// Cause and what to do, unless the target is registered or about to be.
-    fn reason(&self) -> Option<String> {
-        Some(match self {
-            Self::Registered | Self::Waiting => return None,
-            Self::Leaving => "the source no longer names it: it is unregistered when the grace period ends".to_owned(),
-            Self::Overruled { by, endpoint } => {
-                format!("{by} takes precedence and names it at {endpoint}: remove it from one of the sources")
-            }
-            Self::Manual => {
-                "registered manually, which takes precedence over discovery: POST /unregister to let discovery register it".to_owned()
-            }
-            Self::ManuallyUnregistered => {
-                "unregistered manually: discovery registers it again once the source has removed or changed it; or POST \
-                 /register"
-                    .to_owned()
-            }
-            Self::Refused(why) => why.clone(),
-        })
+    /// The state, with the cause and what to do unless the target is registered or about to be.
+    fn into_state(self) -> (TargetState, Option<String>) {
+        let (state, reason) = match self {
+            Self::Registered => return (TargetState::Registered, None),
+            Self::Waiting => return (TargetState::Waiting, None),
+            Self::Leaving => (
+                TargetState::Leaving,
+                "the source no longer names it: it is unregistered when the grace period ends".to_owned(),
+            ),
+            Self::Overruled { by, endpoint } => (
+                TargetState::Overruled,
+                format!("{by} takes precedence and names it at {endpoint}: remove it from one of the sources"),
+            ),
+            Self::Manual => (
+                TargetState::Manual,
+                "registered manually, which takes precedence over discovery: POST /unregister to let discovery \
+                 register it"
+                    .to_owned(),
+            ),
+            Self::ManuallyUnregistered => (
+                TargetState::Dismissed,
+                "unregistered manually: discovery registers it again once the source has removed or changed it; or \
+                 POST /register"
+                    .to_owned(),
+            ),
+            Self::Refused(why) => (TargetState::Refused, why),
+        };
+        (state, Some(reason))
     }
 }
 
 impl TargetStatus {
-    pub(super) fn new(registration: &Registration, outcome: &TargetOutcome) -> Self {
-        Self {
-            rank: registration.rank_id(),
-            endpoint: registration.options.endpoint.clone(),
-            state: outcome.state(),
-            reason: outcome.reason(),
-        }
+    pub(super) fn new(registration: &Registration, outcome: TargetOutcome) -> Self {
+        let (state, reason) = outcome.into_state();
+        Self { rank: registration.rank_id(), endpoint: registration.options.endpoint.clone(), state, reason }
     }
 }
 

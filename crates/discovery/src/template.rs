@@ -5,7 +5,9 @@ use std::num::NonZeroU16;
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::names::NameError;
-use flash_indexer_types::{EngineKind, InstanceId, ListenerOptions, ModelKey, Registration, RemovalMeaning};
+use flash_indexer_types::{
+    EngineKind, InstanceId, ListenerOptions, ModelKey, Registration, RemovalMeaning, SharedCaches,
+};
 
 use super::reconcile::Targets;
 
@@ -52,6 +54,7 @@ pub(super) struct EngineTraits {
     pub(super) engine: Option<EngineKind>,
     pub(super) removal: Option<RemovalMeaning>,
     pub(super) extra_keys: Option<bool>,
+    pub(super) shared_caches: SharedCaches,
 }
 
 /// Invalid fields of an engine.
@@ -68,6 +71,11 @@ pub(super) enum EngineTraitsError {
          apart"
     )]
     Overlap { port: u16, replay_port: u16, ranks: u16 },
+}
+
+/// A host name or an address as the host of an endpoint: IPv6 addresses have brackets.
+pub(super) fn url_host(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 
 impl EngineTemplate {
@@ -131,6 +139,7 @@ impl EngineTemplate {
                 engine: traits.engine,
                 removed_copies: traits.removal.unwrap_or_default().into(),
                 extra_keys: traits.extra_keys.unwrap_or_default(),
+                shared_caches: traits.shared_caches.clone(),
                 ..ListenerOptions::new(endpoint)
             },
         };

@@ -4,7 +4,7 @@ use flash_indexer_api::Listener;
 use flash_indexer_types::{ConnectionStatus, SourceKind, Trust};
 use flash_indexer_wire::plural;
 
-use super::finding::Finding;
+use super::finding::{Finding, Outcome};
 use super::probe::{AnswerComparison, EndpointStatus, Observation, ReplayStatus};
 use super::sockets::ConnectError;
 
@@ -15,9 +15,20 @@ const LAG_MAX_S: f64 = 5.0;
 
 /// All checks of one stream, from the connection to the answers.
 pub(super) fn check_stream(observation: &Observation) -> Vec<Finding> {
-    let checks =
-        [connection, endpoint, sequence, block_size, events, engine_kind, hashes, answers, replay, clock, trust];
-    checks.iter().filter_map(|check| check(observation)).collect()
+    let checks: [(_, fn(&Observation) -> Option<Outcome>); 11] = [
+        ("connection", connection),
+        ("endpoint", endpoint),
+        ("sequence", sequence),
+        ("block size", block_size),
+        ("events", events),
+        ("engine", engine_kind),
+        ("hashes", hashes),
+        ("answers", answers),
+        ("replay", replay),
+        ("clock", clock),
+        ("trust", trust),
+    ];
+    checks.into_iter().filter_map(|(name, check)| Some(check(observation)?.of(name))).collect()
 }
 
 impl Observation {
@@ -47,31 +58,24 @@ impl Observation {
     }
 }
 
-fn connection(observation: &Observation) -> Option<Finding> {
+fn connection(observation: &Observation) -> Option<Outcome> {
     let listener = observation.listener();
     if observation.after.is_empty() {
-        return Some(Finding::warning(
-            "connection",
-            "the stream was unregistered during the check",
-            "run doctor again",
-        ));
+        return Some(Outcome::warning("the stream was unregistered during the check", "run doctor again"));
     }
     Some(match (listener.status, &observation.endpoint) {
         // A connection to a stopped process stays until the service's heartbeats time out.
         (ConnectionStatus::Connected, EndpointStatus::Unresponsive) => return None,
-        (ConnectionStatus::Connected, _) => Finding::ok("connection", "the service is connected"),
-        (status, EndpointStatus::Publisher) => Finding::problem(
-            "connection",
+        (ConnectionStatus::Connected, _) => Outcome::ok("the service is connected"),
+        (status, EndpointStatus::Publisher) => Outcome::problem(
             format!("the service is {}, but the engine answers from here", status.as_str()),
             "check the network between service and engine: names, ports, network policies",
         ),
-        (status, EndpointStatus::Bound) => Finding::problem(
-            "connection",
+        (status, EndpointStatus::Bound) => Outcome::problem(
             format!("the engine is {}: it does not connect to the service", status.as_str()),
             "start the engine with the address of --listen-events as its endpoint and the topic kv@<pod>@<model>, or unregister it (POST /unregister)",
         ),
-        (status, EndpointStatus::Pulled | EndpointStatus::Streamed) => Finding::problem(
-            "connection",
+        (status, EndpointStatus::Pulled | EndpointStatus::Streamed) => Outcome::problem(
             format!("the service is {}: it cannot read the engine's events", status.as_str()),
             "start the engine's server, or register its right address (POST /register); last_error in GET /workers has the cause",
         ),
@@ -80,56 +84,46 @@ fn connection(observation: &Observation) -> Option<Finding> {
     })
 }
 
-fn endpoint(observation: &Observation) -> Option<Finding> {
+fn endpoint(observation: &Observation) -> Option<Outcome> {
     let address = &observation.stream.listener.endpoint;
     let is_connected = observation.listener().status == ConnectionStatus::Connected;
     Some(match &observation.endpoint {
-        EndpointStatus::Publisher => Finding::ok("endpoint", format!("{address} answers from here")),
-        EndpointStatus::Bound => {
-            Finding::ok("endpoint", "the engine connects to the service, so doctor cannot receive its stream")
-        }
-        EndpointStatus::Pulled => Finding::ok(
-            "endpoint",
+        EndpointStatus::Publisher => Outcome::ok(format!("{address} answers from here")),
+        EndpointStatus::Bound => Outcome::ok("the engine connects to the service, so doctor cannot receive its stream"),
+        EndpointStatus::Pulled => Outcome::ok(
             "the service reads the engine's events over HTTP, and a second reader would take them away, so doctor reads none",
         ),
-        EndpointStatus::Streamed => Finding::ok(
-            "endpoint",
-            "the engine's server streams the events over gRPC, and doctor reads streams over ZeroMQ only",
-        ),
-        EndpointStatus::Unreachable(why) if is_connected => Finding::warning(
-            "endpoint",
+        EndpointStatus::Streamed => {
+            Outcome::ok("the engine's server streams the events over gRPC, and doctor reads streams over ZeroMQ only")
+        }
+        EndpointStatus::Unreachable(why) if is_connected => Outcome::warning(
             format!("{address} does not answer from here: {why}; its stream was not checked"),
             "run doctor where the service runs",
         ),
-        EndpointStatus::Unreachable(ConnectError::Refused) => Finding::problem(
-            "endpoint",
+        EndpointStatus::Unreachable(ConnectError::Refused) => Outcome::problem(
             format!("{address} refuses connections, also the service's: the host is up, and no process listens there"),
             "start the engine with KV events and, as the endpoint in its --kv-events-config, * and a port (tcp://*:5557); or register its right port (POST /register), or unregister it (POST /unregister)",
         ),
-        EndpointStatus::Unreachable(why @ ConnectError::TimedOut(_)) => Finding::problem(
-            "endpoint",
+        EndpointStatus::Unreachable(why @ ConnectError::TimedOut(_)) => Outcome::problem(
             format!("{address} answers no connection attempt, also none of the service's: {why}"),
             "check that the host is up and that network policies and firewalls let its port through, or unregister it (POST /unregister)",
         ),
-        EndpointStatus::Unreachable(why @ ConnectError::Other(_)) => Finding::problem(
-            "endpoint",
+        EndpointStatus::Unreachable(why @ ConnectError::Other(_)) => Outcome::problem(
             format!("{address} does not answer the service either: {why}"),
             observation.register_again("the engine's right address"),
         ),
-        EndpointStatus::Unresponsive => Finding::problem(
-            "endpoint",
+        EndpointStatus::Unresponsive => Outcome::problem(
             format!("{address} accepts connections, and no process answers: the engine is stopped or does not respond"),
             "continue or restart the engine's process (SIGSTOP, a debugger, a container that is paused)",
         ),
-        EndpointStatus::NotPublisher => Finding::problem(
-            "endpoint",
+        EndpointStatus::NotPublisher => Outcome::problem(
             format!("{address} accepts connections, but is not a publisher"),
             observation.register_again("the port of the engine's events, not of its API or replay"),
         ),
     })
 }
 
-fn sequence(observation: &Observation) -> Option<Finding> {
+fn sequence(observation: &Observation) -> Option<Outcome> {
     if observation.endpoint != EndpointStatus::Publisher {
         return None;
     }
@@ -138,14 +132,12 @@ fn sequence(observation: &Observation) -> Option<Finding> {
     let applied = listener.last_seq;
     Some(if applied < received.last {
         let (last, taken) = (shown(received.last), shown(applied));
-        Finding::problem(
-            "sequence",
+        Outcome::problem(
             format!("the engine is at message {last}, the service at {taken}"),
             "the service is overloaded or disconnected: see flash_indexer_queued_messages and flash_indexer_limit_reached_total in /metrics, and docs/operations.md, Full queues",
         )
     } else if service_gaps > 0 {
-        Finding::warning(
-            "sequence",
+        Outcome::warning(
             format!(
                 "{service_gaps} {} in the service's stream while doctor listened",
                 plural(service_gaps, "gap", "gaps")
@@ -154,36 +146,31 @@ fn sequence(observation: &Observation) -> Option<Finding> {
         )
     } else if received.restarts > 0 {
         let fix = "look for crashes in the engine's log; the service indexes the new stream";
-        Finding::warning("sequence", "sequence numbers restarted while doctor listened: the engine restarted", fix)
+        Outcome::warning("sequence numbers restarted while doctor listened: the engine restarted", fix)
     } else if received.gaps > 0 {
-        Finding::ok("sequence", format!("doctor missed {}, the service none", messages(received.missed)))
+        Outcome::ok(format!("doctor missed {}, the service none", messages(received.missed)))
     } else if received.messages == 0 {
-        Finding::ok("sequence", format!("the engine is idle; the service is at message {}", shown(applied)))
+        Outcome::ok(format!("the engine is idle; the service is at message {}", shown(applied)))
     } else {
         let last = shown(received.last);
-        Finding::ok(
-            "sequence",
-            format!("{} without a gap; the service has applied them up to {last}", messages(received.messages)),
-        )
+        Outcome::ok(format!("{} without a gap; the service has applied them up to {last}", messages(received.messages)))
     })
 }
 
-fn block_size(observation: &Observation) -> Option<Finding> {
+fn block_size(observation: &Observation) -> Option<Outcome> {
     let registered = observation.stream.block_size;
     let rejected = observation.rejected("block_size_mismatch");
     Some(match (observation.received.mismatched_block_size, observation.received.stores_with_block_size) {
-        (Some(actual), _) => Finding::problem(
-            "block size",
+        (Some(actual), _) => Outcome::problem(
             format!("the engine's blocks have {actual} tokens, but {registered} are registered"),
             register_model_again(&format!("block_size {actual}")),
         ),
-        (None, 0) if rejected > 0 => Finding::problem(
-            "block size",
+        (None, 0) if rejected > 0 => Outcome::problem(
             format!("the service rejected {rejected} events whose block size is not {registered}"),
             register_model_again("the engine's block_size"),
         ),
-        (None, 0) => Finding::ok("block size", format!("{registered} tokens are registered; no store was received")),
-        (None, stores) => Finding::ok("block size", format!("{registered} tokens in each of {stores} stores")),
+        (None, 0) => Outcome::ok(format!("{registered} tokens are registered; no store was received")),
+        (None, stores) => Outcome::ok(format!("{registered} tokens in each of {stores} stores")),
     })
 }
 
@@ -195,7 +182,7 @@ fn register_model_again(value: &str) -> String {
     )
 }
 
-fn events(observation: &Observation) -> Option<Finding> {
+fn events(observation: &Observation) -> Option<Outcome> {
     let listener = observation.listener();
     let others = listener.rejected.iter().filter(|(reason, _)| *reason != "block_size_mismatch");
     let counts: Vec<String> = others.map(|(reason, count)| format!("{count} {reason}")).collect();
@@ -203,34 +190,29 @@ fn events(observation: &Observation) -> Option<Finding> {
     if !counts.is_empty() {
         let last = listener.last_error.as_deref().unwrap_or("the cause is no longer known");
         let fix = "see docs/operations.md, Reasons of rejected_total";
-        return Some(Finding::warning(
-            "events",
-            format!("rejected since the registration: {} ({last})", counts.join(", ")),
-            fix,
-        ));
+        return Some(Outcome::warning(format!("rejected since the registration: {} ({last})", counts.join(", ")), fix));
     }
     let last = received.last_unusable.as_deref()?;
     let fix = "check that only the engine publishes there, and that its release is supported (docs/engines.md)";
     let seen = format!("doctor rejected {} messages or events, the last: {last}", received.unusable);
-    Some(Finding::warning("events", seen, fix))
+    Some(Outcome::warning(seen, fix))
 }
 
-fn engine_kind(observation: &Observation) -> Option<Finding> {
+fn engine_kind(observation: &Observation) -> Option<Outcome> {
     let registered = observation.stream.listener.engine?.as_str();
     let actual = observation.received.engine_of_fields?;
     Some(if registered == actual {
-        Finding::ok("engine", format!("registered as {registered}, and the events have its fields"))
+        Outcome::ok(format!("registered as {registered}, and the events have its fields"))
     } else {
         let seen = format!("registered as {registered}, but the events have fields of {actual}");
-        Finding::warning("engine", seen, observation.register_again(&format!("\"engine\": \"{actual}\"")))
+        Outcome::warning(seen, observation.register_again(&format!("\"engine\": \"{actual}\"")))
     })
 }
 
-fn hashes(observation: &Observation) -> Option<Finding> {
+fn hashes(observation: &Observation) -> Option<Outcome> {
     let counts = observation.received.hashes;
     Some(if counts.broken > 0 {
-        Finding::warning(
-            "hashes",
+        Outcome::warning(
             format!(
                 "{} of {} block hashes do not follow from their tokens",
                 counts.broken,
@@ -239,78 +221,67 @@ fn hashes(observation: &Observation) -> Option<Finding> {
             "harmless if the engine's release publishes no salts or images; otherwise report it",
         )
     } else if counts.equal > 0 {
-        Finding::ok("hashes", format!("{} block hashes recomputed from their tokens are equal", counts.equal))
+        Outcome::ok(format!("{} block hashes recomputed from their tokens are equal", counts.equal))
     } else if counts.unrelated > 0 {
-        Finding::ok("hashes", "the engine hashes with another algorithm or seed, which is supported")
+        Outcome::ok("the engine hashes with another algorithm or seed, which is supported")
     } else {
         return None;
     })
 }
 
-fn answers(observation: &Observation) -> Option<Finding> {
+fn answers(observation: &Observation) -> Option<Outcome> {
     if observation.endpoint != EndpointStatus::Publisher {
         return None;
     }
     Some(match &observation.comparison {
-        AnswerComparison::Equal { chains, blocks } => Finding::ok(
-            "answers",
-            format!("{chains} prefixes of {blocks} blocks are found as the engine published them"),
-        ),
-        AnswerComparison::NothingToCompare => {
-            Finding::ok("answers", "no prefix was received from its start; nothing to compare")
+        AnswerComparison::Equal { chains, blocks } => {
+            Outcome::ok(format!("{chains} prefixes of {blocks} blocks are found as the engine published them"))
         }
-        AnswerComparison::Shorter { dp_rank, expected, answered } => Finding::problem(
-            "answers",
+        AnswerComparison::NothingToCompare => Outcome::ok("no prefix was received from its start; nothing to compare"),
+        AnswerComparison::Shorter { dp_rank, expected, answered } => Outcome::problem(
             format!("rank {dp_rank} holds {expected} tokens of a prefix, the service finds {answered}"),
             "flash-indexer explain shows why; unregister the instance and register it again to rebuild its index",
         ),
         AnswerComparison::Failed(why) => {
-            Finding::problem("answers", format!("failed to query the service: {why}"), "see the service's log")
+            Outcome::problem(format!("failed to query the service: {why}"), "see the service's log")
         }
     })
 }
 
-fn replay(observation: &Observation) -> Option<Finding> {
-    const CHECK: &str = "replay";
+fn replay(observation: &Observation) -> Option<Outcome> {
     let is_degraded = observation.least_trusted().trust == Trust::Degraded;
     const SLOW_REPLAY: &str = "engines drop replayed messages that are not received fast enough; the service asks again, and a smaller buffer_steps in the engine's --kv-events-config helps";
     Some(match &observation.replay {
         // Events that are pulled over HTTP cannot be replayed.
         ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Pulled && !is_degraded => return None,
-        ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Pulled => Finding::problem(
-            CHECK,
+        ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Pulled => Outcome::problem(
             "events are missing, and events that are pulled over HTTP cannot be replayed",
             "let only one replica read the engine, and restart the engine",
         ),
         // A server replays missing batches by itself, if it has them.
         ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Streamed && !is_degraded => return None,
-        ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Streamed => Finding::problem(
-            CHECK,
+        ReplayStatus::NotRegistered if observation.endpoint == EndpointStatus::Streamed => Outcome::problem(
             "events are missing, and the engine's server has not replayed them",
             "use a server with a history, or restart the engine; last_error in GET /workers has the cause",
         ),
-        ReplayStatus::NotRegistered if is_degraded => Finding::problem(
-            CHECK,
+        ReplayStatus::NotRegistered if is_degraded => Outcome::problem(
             "there is no replay endpoint, so missed messages cannot be requested",
             format!("give the engine a replay_endpoint (--kv-events-config), {}", observation.register_again("that")),
         ),
-        ReplayStatus::NotRegistered => Finding::warning(
-            CHECK,
+        ReplayStatus::NotRegistered => Outcome::warning(
             "there is no replay endpoint: the first missed message makes the rank degraded",
             format!("give the engine a replay_endpoint (--kv-events-config), {}", observation.register_again("that")),
         ),
         ReplayStatus::Unreachable(why @ ConnectError::TimedOut(_))
             if observation.endpoint == EndpointStatus::Publisher =>
         {
-            Finding::problem(
-                CHECK,
+            Outcome::problem(
                 format!("the replay endpoint answers no connection: {why}"),
                 "let its port through network policies and firewalls, like the port of the engine's events",
             )
         }
         ReplayStatus::Unreachable(why) if observation.listener().status == ConnectionStatus::Connected => {
-            Finding::problem(
-                CHECK,
+            Outcome::problem(
                 format!("the replay endpoint does not answer: {why}"),
                 observation.register_again("the engine's replay_endpoint, its port plus the rank"),
             )
@@ -318,27 +289,21 @@ fn replay(observation: &Observation) -> Option<Finding> {
         // The check of the endpoint reports an unreachable or stopped engine.
         ReplayStatus::Unreachable(_) => return None,
         ReplayStatus::Unresponsive if observation.endpoint == EndpointStatus::Unresponsive => return None,
-        ReplayStatus::Unresponsive => Finding::problem(
-            CHECK,
+        ReplayStatus::Unresponsive => Outcome::problem(
             "the replay endpoint accepts the request and does not respond",
             observation.register_again("the port of the engine's replay, not of its events"),
         ),
-        ReplayStatus::Answered { has_end: false, messages: count, .. } => Finding::warning(
-            CHECK,
-            format!("the replay stops after {} without an end marker", messages(*count)),
-            SLOW_REPLAY,
-        ),
-        ReplayStatus::Answered { gaps: gaps @ 1.., messages: count, .. } => Finding::warning(
-            CHECK,
+        ReplayStatus::Answered { has_end: false, messages: count, .. } => {
+            Outcome::warning(format!("the replay stops after {} without an end marker", messages(*count)), SLOW_REPLAY)
+        }
+        ReplayStatus::Answered { gaps: gaps @ 1.., messages: count, .. } => Outcome::warning(
             format!("the replay of {} has {gaps} {}", messages(*count), plural(*gaps, "gap", "gaps")),
             SLOW_REPLAY,
         ),
-        ReplayStatus::Answered { first: None, .. } => {
-            Finding::ok(CHECK, "the replay endpoint responds; its buffer is empty")
-        }
+        ReplayStatus::Answered { first: None, .. } => Outcome::ok("the replay endpoint responds; its buffer is empty"),
         ReplayStatus::Answered { first: Some(first), messages: count, has_topic, .. } => {
             let framing = if *has_topic { "with topics" } else { "without topics" };
-            Finding::ok(CHECK, format!("{} from {first} on, {framing}, and the end marker", messages(*count)))
+            Outcome::ok(format!("{} from {first} on, {framing}, and the end marker", messages(*count)))
         }
     })
 }
@@ -347,39 +312,37 @@ fn messages(count: u64) -> String {
     format!("{count} {}", plural(count, "message", "messages"))
 }
 
-fn clock(observation: &Observation) -> Option<Finding> {
+fn clock(observation: &Observation) -> Option<Outcome> {
     let lag_s = observation.received.lag_s?;
     Some(if lag_s < -CLOCK_LEAD_MAX_S {
         let seen = format!("timestamps of batches are {:.1} s in the future", -lag_s);
-        Finding::warning("clock", seen, "synchronise the clocks of engine and service (NTP)")
+        Outcome::warning(seen, "synchronise the clocks of engine and service (NTP)")
     } else if lag_s > LAG_MAX_S {
         let seen = format!("every batch is at least {lag_s:.1} s old when it arrives");
-        Finding::warning("clock", seen, "synchronise the clocks of engine and service (NTP), or check the network")
+        Outcome::warning(seen, "synchronise the clocks of engine and service (NTP), or check the network")
     } else {
-        Finding::ok("clock", format!("batches are {:.0} ms old when they arrive", lag_s * 1e3))
+        Outcome::ok(format!("batches are {:.0} ms old when they arrive", lag_s * 1e3))
     })
 }
 
-fn trust(observation: &Observation) -> Option<Finding> {
+fn trust(observation: &Observation) -> Option<Outcome> {
     let listener = observation.least_trusted();
     let why = listener.last_error.as_deref().unwrap_or("the cause is no longer known");
     let has_replay = matches!(observation.replay, ReplayStatus::Answered { .. });
     Some(match listener.trust {
-        Trust::Exact => Finding::ok("trust", "exact: no change since an empty cache is missing"),
+        Trust::Exact => Outcome::ok("exact: no change since an empty cache is missing"),
         Trust::Cold if listener.last_seq < observation.received.last => {
-            Finding::problem("trust", "cold, but the engine has published", format!("see the service's log: {why}"))
+            Outcome::problem("cold, but the engine has published", format!("see the service's log: {why}"))
         }
-        Trust::Cold => Finding::ok("trust", "cold: the engine has published nothing yet"),
+        Trust::Cold => Outcome::ok("cold: the engine has published nothing yet"),
         _ if observation.received.mismatched_block_size.is_some() => {
-            Finding::warning("trust", format!("degraded: {why}"), "see the check block size")
+            Outcome::warning(format!("degraded: {why}"), "see the check block size")
         }
-        _ if has_replay => Finding::warning(
-            "trust",
+        _ if has_replay => Outcome::warning(
             format!("degraded: {why}"),
             "reset the engine's prefix cache or restart it when answers must be exact; give it a larger buffer_steps (--kv-events-config)",
         ),
-        _ => Finding::warning(
-            "trust",
+        _ => Outcome::warning(
             format!("degraded: {why}"),
             "see the checks replay and endpoint; the rank becomes exact again when the engine's cache is reset or the engine restarts",
         ),

@@ -3,30 +3,27 @@
 use flash_indexer_api::DiscoverySource;
 use flash_indexer_types::{SourceKind, SourceState, TargetState};
 
-use super::finding::Finding;
+use super::finding::Outcome;
 use flash_indexer_commands::IndexerClient;
 
-const CHECK: &str = "discovery";
-
 /// Findings about every discovery source; none if the service has no source.
-pub(super) fn check(client: &IndexerClient) -> Vec<Finding> {
+pub(super) fn check(client: &IndexerClient) -> Vec<Outcome> {
     match client.discovery() {
         Ok(sources) => sources.iter().flat_map(check_source).collect(),
-        Err(error) => vec![Finding::problem(CHECK, format!("{error:#}"), "see the service's log")],
+        Err(error) => vec![Outcome::problem(format!("{error:#}"), "see the service's log")],
     }
 }
 
-fn check_source(source: &DiscoverySource) -> Vec<Finding> {
+fn check_source(source: &DiscoverySource) -> Vec<Outcome> {
     let DiscoverySource { source: name, state, error, problems, targets, .. } = source;
     let mut findings = Vec::new();
     match state {
         SourceState::Failing => {
             let why = error.as_deref().unwrap_or("no error reported");
             let seen = format!("{name}: {why}; the engines that it listed {} stay registered", last_success(source));
-            findings.push(Finding::problem(CHECK, seen, fix(name)));
+            findings.push(Outcome::problem(seen, fix(name)));
         }
-        SourceState::Waiting => findings.push(Finding::warning(
-            CHECK,
+        SourceState::Waiting => findings.push(Outcome::warning(
             format!("{name} has not responded yet"),
             format!("run doctor again; if this persists, {}", fix(name)),
         )),
@@ -34,16 +31,16 @@ fn check_source(source: &DiscoverySource) -> Vec<Finding> {
     }
     if let Some(first) = problems.first() {
         let seen = format!("{name}: {} entries are invalid, the first: {first}", problems.len());
-        findings.push(Finding::warning(CHECK, seen, "correct the entries; GET /discovery lists all of them"));
+        findings.push(Outcome::warning(seen, "correct the entries; GET /discovery lists all of them"));
     }
     let refused = targets.iter().filter(|target| target.state == TargetState::Refused);
     findings.extend(refused.map(|target| {
         let why = target.reason.as_deref().unwrap_or("no reason reported");
         let seen = format!("{name}: {} at {} is refused: {why}", target.instance_id, target.endpoint);
-        Finding::problem(CHECK, seen, "correct the source's entry; the service tries again every few seconds")
+        Outcome::problem(seen, "correct the source's entry; the service tries again every few seconds")
     }));
     if findings.is_empty() {
-        findings.push(Finding::ok(CHECK, format!("{name} lists {} ranks", targets.len())));
+        findings.push(Outcome::ok(format!("{name} lists {} ranks", targets.len())));
     }
     findings
 }

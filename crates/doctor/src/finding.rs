@@ -20,6 +20,13 @@ flash_indexer_core::named_enum! {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) check: &'static str,
+    #[serde(flatten)]
+    pub(super) outcome: Outcome,
+}
+
+/// The outcome of a check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Outcome {
     pub(super) verdict: Verdict,
     /// The observation.
     pub(super) seen: String,
@@ -28,16 +35,21 @@ pub(super) struct Finding {
     pub(super) fix: Option<String>,
 }
 
-impl Finding {
-    pub(super) fn ok(check: &'static str, seen: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Ok, seen: seen.into(), fix: None }
+impl Outcome {
+    /// The finding of the check with this name.
+    pub(super) fn of(self, check: &'static str) -> Finding {
+        Finding { check, outcome: self }
     }
 
-    pub(super) fn warning(check: &'static str, seen: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Warning, seen: seen.into(), fix: Some(fix.into()) }
+    pub(super) fn ok(seen: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Ok, seen: seen.into(), fix: None }
     }
 
-    pub(super) fn problem(check: &'static str, seen: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { check, verdict: Verdict::Problem, seen: seen.into(), fix: Some(fix.into()) }
+    pub(super) fn warning(seen: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Warning, seen: seen.into(), fix: Some(fix.into()) }
+    }
+
+    pub(super) fn problem(seen: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Problem, seen: seen.into(), fix: Some(fix.into()) }
     }
 }

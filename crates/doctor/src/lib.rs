@@ -33,7 +33,7 @@ use flash_indexer_api::Worker;
 use flash_indexer_types::endpoints::NO_EVENTS;
 use flash_indexer_wire::plural;
 
-use self::finding::{Finding, Verdict};
+use self::finding::{Outcome, Verdict};
 use self::probe::{Observation, Stream};
 use self::report::{Report, Subject};
 use flash_indexer_commands::output::{progress, with_causes};
@@ -121,19 +121,19 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
     let ready = client.ready().map_err(|error| format!("{error:#}"));
     let workers = client.all_workers()?;
     let (streams, without_events) = streams_of(&workers, arguments);
-    let mut findings = vec![service::readiness(ready)];
-    findings.extend(service::peers(&client, &workers));
-    findings.extend(discovery_sources::check(&client));
-    findings.extend(shared_store::check(&client));
+    let mut findings = vec![service::readiness(ready).of("ready")];
+    findings.extend(service::peers(&client, &workers).into_iter().map(|peer| peer.of("peers")));
+    findings.extend(discovery_sources::check(&client).into_iter().map(|source| source.of("discovery")));
+    findings.extend(shared_store::check(&client).map(|store| store.of("store")));
     if let Some(engine_url) = &arguments.engine_url {
         let model = arguments.model_name.as_ref().or_else(|| streams.first().map(|stream| &stream.model_name));
         let request = prompts::request(arguments.request.as_deref(), model.map_or("default", String::as_str))?;
-        findings.push(prompts::check(&client, engine_url, &request));
+        findings.push(prompts::check(&client, engine_url, &request).of("prompt"));
     }
     if without_events > 0 {
         let are = plural(without_events as u64, "instance is", "instances are");
         let why = format!("{without_events} {are} registered without events: nothing to check there");
-        findings.push(Finding::ok("engines", why));
+        findings.push(Outcome::ok(why).of("engines"));
     } else if streams.is_empty() {
         let such = if arguments.instance.is_some() || arguments.model_name.is_some() { "such " } else { "" };
         let none = match client.check_selection(arguments.model_name.as_deref(), None) {
@@ -143,10 +143,10 @@ fn examine(arguments: &DoctorArguments) -> Result<Vec<Report>> {
         let fix =
             "see GET /workers, or register one: POST /register or a discovery source (docs/operations.md, Registering)";
         // A finding about the service may be the reason.
-        if arguments.engine_url.is_none() && findings.iter().all(|finding| finding.verdict == Verdict::Ok) {
+        if arguments.engine_url.is_none() && findings.iter().all(|finding| finding.outcome.verdict == Verdict::Ok) {
             bail!("{none}: {fix}");
         }
-        findings.push(Finding::problem("engines", none, fix));
+        findings.push(Outcome::problem(none, fix).of("engines"));
     }
     let mut reports = vec![Report { subject: Subject::Service(arguments.service.masked().into_owned()), findings }];
     reports.extend(observe_all(arguments, &client, &streams).iter().map(|observation| Report {

@@ -109,22 +109,21 @@ pub(super) struct Observation {
 pub(super) fn observe(client: &IndexerClient, stream: &Stream, hash_seed: &str, listen: Duration) -> Observation {
     let listener = &stream.listener;
     let mut follower = stream.follower(hash_seed);
-    let (endpoint, subscription) = subscribe(&listener.endpoint);
+    let subscribed = subscribe(&listener.endpoint);
     let replay = match &listener.replay_endpoint {
         None => ReplayStatus::NotRegistered,
         Some(endpoint) => request_replay(endpoint, &mut follower),
     };
     let mut comparison = AnswerComparison::NothingToCompare;
-    if let Some(subscription) = &subscription {
+    if let Ok(subscription) = &subscribed {
         // Messages that arrived during the replay have waited.
         listen_to(subscription, &mut follower, Duration::ZERO, |_| Delivery::Queued);
         listen_to(subscription, &mut follower, listen, Delivery::Live);
         comparison = compare(client, stream, subscription, &mut follower);
-    }
-    if subscription.is_some() {
         catch_up(client, stream, follower.summary().last);
     }
     let after = listeners_now(client, stream).unwrap_or_default();
+    let endpoint = subscribed.err().unwrap_or(EndpointStatus::Publisher);
     Observation { stream: stream.clone(), endpoint, received: follower.summary(), replay, comparison, after }
 }
 
@@ -146,28 +145,27 @@ impl Stream {
     }
 }
 
-fn subscribe(endpoint: &str) -> (EndpointStatus, Option<Subscription>) {
+/// A subscription to a publisher; for another endpoint, how it responds.
+fn subscribe(endpoint: &str) -> Result<Subscription, EndpointStatus> {
     if is_bound(endpoint) {
-        return (EndpointStatus::Bound, None);
+        return Err(EndpointStatus::Bound);
     }
     if is_pulled(endpoint) {
-        return (EndpointStatus::Pulled, None);
+        return Err(EndpointStatus::Pulled);
     }
     if is_streamed(endpoint) {
-        return (EndpointStatus::Streamed, None);
+        return Err(EndpointStatus::Streamed);
     }
-    if let Err(why) = sockets::check_reachable(endpoint, CONNECT_DEADLINE) {
-        return (EndpointStatus::Unreachable(why), None);
-    }
+    sockets::check_reachable(endpoint, CONNECT_DEADLINE).map_err(EndpointStatus::Unreachable)?;
     let opened = Subscription::open(endpoint).and_then(|subscription| {
         let is_answered = subscription.is_answered_within(CONNECT_DEADLINE)?;
         Ok((subscription, is_answered))
     });
     match opened {
-        Ok((subscription, true)) => (EndpointStatus::Publisher, Some(subscription)),
-        Ok((_, false)) if sockets::is_unresponsive(endpoint, CONNECT_DEADLINE) => (EndpointStatus::Unresponsive, None),
-        Ok((_, false)) => (EndpointStatus::NotPublisher, None),
-        Err(error) => (EndpointStatus::Unreachable(ConnectError::Other(error.to_string())), None),
+        Ok((subscription, true)) => Ok(subscription),
+        Ok((_, false)) if sockets::is_unresponsive(endpoint, CONNECT_DEADLINE) => Err(EndpointStatus::Unresponsive),
+        Ok((_, false)) => Err(EndpointStatus::NotPublisher),
+        Err(error) => Err(EndpointStatus::Unreachable(ConnectError::Other(error.to_string()))),
     }
 }
 
@@ -286,18 +284,12 @@ fn compare_answers(
 
 /// Waits until the service has applied message `wanted`, or is disconnected, or the deadline is over.
 fn catch_up(client: &IndexerClient, stream: &Stream, wanted: Option<u64>) {
+    let is_behind = |listener: &Listener| listener.last_seq < wanted && listener.status == ConnectionStatus::Connected;
     let start = Instant::now();
-    while start.elapsed() < CATCH_UP_DEADLINE {
-        match listeners_now(client, stream) {
-            Ok(now)
-                if now
-                    .iter()
-                    .any(|listener| listener.last_seq < wanted && listener.status == ConnectionStatus::Connected) =>
-            {
-                std::thread::sleep(POLL_INTERVAL);
-            }
-            _ => return,
-        }
+    while start.elapsed() < CATCH_UP_DEADLINE
+        && listeners_now(client, stream).is_ok_and(|now| now.iter().any(is_behind))
+    {
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -6,10 +6,9 @@ use anyhow::{Context, Result};
 use flash_indexer_api::TokenizedPrompt;
 use serde_json::{Value, json};
 
-use super::finding::Finding;
+use super::finding::Outcome;
 use flash_indexer_commands::IndexerClient;
 
-const CHECK: &str = "prompt";
 /// Tokens that are shown from the first difference on.
 const SHOWN_TOKENS: usize = 8;
 
@@ -36,23 +35,20 @@ pub(super) fn request(file: Option<&Path>, model_name: &str) -> Result<Value> {
 }
 
 /// Sends the request to `/tokenize` of both and compares the tokens.
-pub(super) fn check(service: &IndexerClient, engine_url: &str, request: &Value) -> Finding {
+pub(super) fn check(service: &IndexerClient, engine_url: &str, request: &Value) -> Outcome {
     let engine = IndexerClient::of_engine(engine_url);
     let [ours, theirs] = [service, &engine].map(|client| client.tokenize(request).map_err(|why| format!("{why:#}")));
     match (ours, theirs) {
         (Ok(ours), Ok(theirs)) => compare(&ours, &theirs.tokens),
-        (Err(ours), Err(theirs)) => Finding::warning(
-            CHECK,
+        (Err(ours), Err(theirs)) => Outcome::warning(
             format!("the service and the engine reject the request: {ours}; {theirs}"),
             "give a request that the engine accepts: --request",
         ),
-        (Err(why), Ok(_)) => Finding::problem(
-            CHECK,
+        (Err(why), Ok(_)) => Outcome::problem(
             format!("the engine tokenizes the request, the service does not: {why}"),
             "give the service the engine's tokenizer and chat template: --tokenizer-dir",
         ),
-        (Ok(_), Err(why)) => Finding::problem(
-            CHECK,
+        (Ok(_), Err(why)) => Outcome::problem(
             format!("the service tokenizes the request, the engine does not: {why}"),
             "check that --engine-url is the engine's OpenAI API and that it serves the request's model",
         ),
@@ -60,20 +56,19 @@ pub(super) fn check(service: &IndexerClient, engine_url: &str, request: &Value) 
 }
 
 /// Compares tokens. For a partial prompt, only the known tokens are compared.
-fn compare(ours: &TokenizedPrompt, theirs: &[u32]) -> Finding {
+fn compare(ours: &TokenizedPrompt, theirs: &[u32]) -> Outcome {
     let count = ours.tokens.len();
     let same = ours.tokens.iter().zip(theirs).take_while(|(ours, theirs)| ours == theirs).count();
     if same == count && (count == theirs.len() || ours.partial.is_some()) {
         let part = if ours.partial.is_some() { ", as far as the service knows the prompt" } else { "" };
-        return Finding::ok(CHECK, format!("the service and the engine make the same {count} tokens of it{part}"));
+        return Outcome::ok(format!("the service and the engine make the same {count} tokens of it{part}"));
     }
     let shown = |tokens: &[u32]| {
         let from = &tokens[same.min(tokens.len())..];
         format!("{:?} of {} tokens", &from[..from.len().min(SHOWN_TOKENS)], tokens.len())
     };
     let (ours, theirs) = (shown(&ours.tokens), shown(theirs));
-    Finding::problem(
-        CHECK,
+    Outcome::problem(
         format!("tokens differ from number {same} on: the service has {ours}, the engine {theirs}"),
         "compare POST /render of the service with the engine's template; give the service the engine's tokenizer files, \
          its --chat-template, and its kind in the registration's `engine`",

@@ -1,11 +1,10 @@
 //! Output of findings: a table, or JSON.
 
-use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
 use super::finding::{Finding, Verdict};
 use super::probe::Stream;
-use flash_indexer_commands::output::fitted;
+use flash_indexer_commands::output::{fitted, table};
 use flash_indexer_commands::println;
 
 /// The subject of a report.
@@ -27,7 +26,7 @@ pub(super) struct Report {
 impl Report {
     /// The worst of its findings.
     pub(super) fn verdict(&self) -> Verdict {
-        self.findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Ok)
+        self.findings.iter().map(|finding| finding.outcome.verdict).max().unwrap_or(Verdict::Ok)
     }
 
     /// The table's columns model, instance and rank.
@@ -62,12 +61,7 @@ pub(super) fn print_json(reports: &[Report]) {
 
 /// Prints a table of all checks, and the fixes below it, problems before warnings.
 pub(super) fn print_table(reports: &[Report]) {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["model", "instance", "rank", "check", "verdict", "seen"]);
-    if let Some(ranks) = table.column_mut(2) {
-        ranks.set_cell_alignment(CellAlignment::Right);
-    }
+    let mut table = table(["model", "instance", "rank", "check", "verdict", "seen"], [2]);
     let mut fixes = Vec::new();
     for report in reports {
         let [model, instance, ranks] = report.names();
@@ -77,13 +71,13 @@ pub(super) fn print_table(reports: &[Report]) {
             lines.collect::<Vec<_>>().join("\n")
         };
         let checks = column(|finding| finding.check);
-        let verdicts = column(|finding| finding.verdict.as_str());
-        let seen = column(|finding| &finding.seen);
+        let verdicts = column(|finding| finding.outcome.verdict.as_str());
+        let seen = column(|finding| &finding.outcome.seen);
         table.add_row([&model, &instance, &ranks, &checks, &verdicts, &seen]);
         let subject = if ranks.is_empty() { instance } else { format!("{model} {instance} rank {ranks}") };
         fixes.extend(report.findings.iter().filter_map(|finding| {
-            let fix = finding.fix.as_ref()?;
-            Some((finding.verdict, format!("{subject}, {}: {fix}", finding.check)))
+            let fix = finding.outcome.fix.as_ref()?;
+            Some((finding.outcome.verdict, format!("{subject}, {}: {fix}", finding.check)))
         }));
     }
     println!("{}", fitted(table));

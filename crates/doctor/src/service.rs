@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use flash_indexer_api::Worker;
 
-use super::finding::Finding;
+use super::finding::Outcome;
 use flash_indexer_commands::IndexerClient;
 use flash_indexer_types::masked_url;
 
@@ -16,11 +16,10 @@ type Instances = BTreeMap<(String, String, u32), BTreeSet<String>>;
 pub(super) type PeerInstances = Result<Instances, String>;
 
 /// Whether the service is ready.
-pub(super) fn readiness(ready: Result<(), String>) -> Finding {
+pub(super) fn readiness(ready: Result<(), String>) -> Outcome {
     match ready {
-        Ok(()) => Finding::ok("ready", "the service is ready"),
-        Err(why) => Finding::problem(
-            "ready",
+        Ok(()) => Outcome::ok("the service is ready"),
+        Err(why) => Outcome::problem(
             why,
             "wait until this is done, as routers that poll /ready do; if it persists, see GET /workers and GET /discovery",
         ),
@@ -28,14 +27,14 @@ pub(super) fn readiness(ready: Result<(), String>) -> Finding {
 }
 
 /// Findings about every peer of the service.
-pub(super) fn peers(client: &IndexerClient, workers: &[Worker]) -> Vec<Finding> {
+pub(super) fn peers(client: &IndexerClient, workers: &[Worker]) -> Vec<Outcome> {
     match client.peers() {
-        Ok(urls) if urls.is_empty() => vec![Finding::ok("peers", "the service has no peers")],
+        Ok(urls) if urls.is_empty() => vec![Outcome::ok("the service has no peers")],
         Ok(urls) => {
             let ours = instances(workers);
             urls.iter().map(|url| check_peer(&masked_url(url), &ours, &instances_of(&client.at(url)))).collect()
         }
-        Err(error) => vec![Finding::problem("peers", format!("{error:#}"), "see the service's log")],
+        Err(error) => vec![Outcome::problem(format!("{error:#}"), "see the service's log")],
     }
 }
 
@@ -54,7 +53,7 @@ fn instances(workers: &[Worker]) -> Instances {
 }
 
 /// Checks that a peer responds and has the same instances registered.
-fn check_peer(url: &str, ours: &Instances, peer: &PeerInstances) -> Finding {
+fn check_peer(url: &str, ours: &Instances, peer: &PeerInstances) -> Outcome {
     let theirs = match peer {
         Ok(theirs) => theirs,
         Err(why) => {
@@ -62,7 +61,7 @@ fn check_peer(url: &str, ours: &Instances, peer: &PeerInstances) -> Finding {
             let fix = format!(
                 "if it is gone for good, remove it from --peers and POST {{\"url\": {url:?}}} to /deregister_peer"
             );
-            return Finding::problem("peers", format!("{url}: {why}"), fix);
+            return Outcome::problem(format!("{url}: {why}"), fix);
         }
     };
     let differing = |(model, tenant, block_size): &(String, String, u32)| {
@@ -70,9 +69,8 @@ fn check_peer(url: &str, ours: &Instances, peer: &PeerInstances) -> Finding {
     };
     let keys: BTreeSet<_> = ours.keys().chain(theirs.keys()).collect();
     match keys.into_iter().find(|key| ours.get(*key) != theirs.get(*key)) {
-        None => Finding::ok("peers", format!("{url} responds and has the same instances registered")),
-        Some(key) => Finding::warning(
-            "peers",
+        None => Outcome::ok(format!("{url} responds and has the same instances registered")),
+        Some(key) => Outcome::warning(
             format!("{url} has other instances registered for {}", differing(key)),
             format!(
                 "register every engine with every replica (POST /register, or the same discovery options); flash-indexer diff URL {url} shows what differs"

@@ -2,37 +2,33 @@
 
 use flash_indexer_api::{StoreState, StoreStatus};
 
-use super::finding::Finding;
+use super::finding::Outcome;
 use flash_indexer_commands::IndexerClient;
 
-const CHECK: &str = "store";
-
 /// The finding about the shared store; none if the service uses no store.
-pub(super) fn check(client: &IndexerClient) -> Option<Finding> {
+pub(super) fn check(client: &IndexerClient) -> Option<Outcome> {
     match client.store() {
         Ok(status) => status.as_ref().map(check_status),
-        Err(error) => Some(Finding::problem(CHECK, format!("{error:#}"), "see the service's log")),
+        Err(error) => Some(Outcome::problem(format!("{error:#}"), "see the service's log")),
     }
 }
 
-fn check_status(store: &StoreState) -> Finding {
+fn check_status(store: &StoreState) -> Outcome {
     let StoreState { url, status, last_error, published_ranks, unfinished_ranks, ranks, .. } = store;
     if *status == StoreStatus::Unavailable {
         let why = last_error.as_deref().unwrap_or("not connected yet");
-        return Finding::problem(
-            CHECK,
+        return Outcome::problem(
             format!("{url}: unavailable: {why}; answers lack remote ranks"),
             "start the store, or correct the network to it, --redis or --redis-password-file; the service reconnects by itself",
         );
     }
     if *unfinished_ranks > 0 {
-        return Finding::warning(
-            CHECK,
+        return Outcome::warning(
             format!("{url}: {unfinished_ranks} of {published_ranks} ranks are not completely written yet"),
             "run doctor again; if this persists, see flash_indexer_store_waiting_changes and flash_indexer_store_rewrites_total in /metrics",
         );
     }
-    Finding::ok(CHECK, format!("{url}: this replica publishes {published_ranks} of {} ranks", ranks.len()))
+    Outcome::ok(format!("{url}: this replica publishes {published_ranks} of {} ranks", ranks.len()))
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl EmbeddedIndex {
         let mut instance = instance.lock();
         instance.is_ended = true;
         self.shared.listed.remove_worker(worker);
-        let _guard = self.abandon_on_panic();
+        let _guard = AbandonOnPanic(self);
         self.shared.index.remove_worker(worker);
         Ok(())
     }
@@ -247,7 +247,7 @@ impl EmbeddedIndex {
     /// When a change has panicked.
     pub fn maintain(&self) -> Result<bool, EmbedError> {
         self.check()?;
-        let _guard = self.abandon_on_panic();
+        let _guard = AbandonOnPanic(self);
         Ok(self.shared.index.maintain())
     }
 
@@ -285,12 +285,8 @@ impl EmbeddedIndex {
         if instance.is_ended {
             return Err(EmbedError::NotRegistered(worker));
         }
-        let _guard = self.abandon_on_panic();
+        let _guard = AbandonOnPanic(self);
         call(&mut instance)
-    }
-
-    fn abandon_on_panic(&self) -> AbandonOnPanic<'_> {
-        AbandonOnPanic(self)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use flash_indexer_core::{DpRank, RankOrder, WorkerId, WorkerRank};
+use flash_indexer_core::{RankOrder, WorkerId, WorkerRank};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
 
@@ -47,14 +47,7 @@ impl ListedRanks {
     }
 
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
-        let rank = |number| WorkerRank { worker, dp_rank: DpRank(number) };
-        {
-            let mut ranks = self.ranks.write();
-            let of_worker: Vec<WorkerRank> = ranks.range(rank(0)..=rank(u32::MAX)).map(|(&rank, _)| rank).collect();
-            for rank in of_worker {
-                ranks.remove(&rank);
-            }
-        }
+        self.ranks.write().retain(|rank, _| rank.worker != worker);
         self.changed();
     }
 

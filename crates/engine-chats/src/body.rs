@@ -15,30 +15,29 @@ use super::lax::{LaxBool, LaxInteger};
 struct Body<'b> {
     #[serde(borrow)]
     messages: Vec<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     tools: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     chat_template_kwargs: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     tool_choice: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     reasoning_effort: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     reasoning: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     continue_final_message: Option<&'b RawValue>,
-    #[serde(default)]
     truncate_prompt_tokens: Option<LaxInteger>,
     // SGLang has none of these.
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     documents: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     chat_template: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     add_generation_prompt: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     add_special_tokens: Option<&'b RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow)]
     truncation_side: Option<&'b RawValue>,
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-use super::lax::{LaxInteger, integer_of_text};
+use super::lax::{IntegerVisitor, LaxInteger, integer_of_text};
 
 /// The prompts of a text completion, as `pydantic` reads them for the engines' request models.
 ///
@@ -51,35 +51,25 @@ impl<'de> Visitor<'de> for PromptVisitor {
         let wrong = || A::Error::custom(format!("its items are of several types; send {EXPECTED}"));
         let mut prompt = CompletionPrompt::Tokens(Vec::new());
         while let Some(item) = items.next_element()? {
-            prompt = match (prompt, item) {
+            match (&mut prompt, item) {
                 (CompletionPrompt::Tokens(tokens), Item::Text(text)) if tokens.is_empty() => {
-                    CompletionPrompt::Texts(vec![text])
+                    prompt = CompletionPrompt::Texts(vec![text]);
                 }
                 (CompletionPrompt::Tokens(tokens), Item::Tokens(list)) if tokens.is_empty() => {
-                    CompletionPrompt::TokenLists(vec![list])
+                    prompt = CompletionPrompt::TokenLists(vec![list]);
                 }
-                (CompletionPrompt::Tokens(mut tokens), Item::Text(text)) => {
+                (CompletionPrompt::Tokens(tokens), Item::Text(text)) => {
                     tokens.push(token_of_text(&text).ok_or_else(wrong)?);
-                    CompletionPrompt::Tokens(tokens)
                 }
-                (CompletionPrompt::Tokens(mut tokens), Item::Token(token)) => {
-                    tokens.push(token);
-                    CompletionPrompt::Tokens(tokens)
-                }
-                (CompletionPrompt::Texts(mut texts), Item::Text(text)) => {
-                    texts.push(text);
-                    CompletionPrompt::Texts(texts)
-                }
+                (CompletionPrompt::Tokens(tokens), Item::Token(token)) => tokens.push(token),
+                (CompletionPrompt::Texts(texts), Item::Text(text)) => texts.push(text),
                 (CompletionPrompt::Texts(texts), Item::Token(token)) => {
                     let tokens = texts.iter().map(|text| token_of_text(text)).chain([Some(token)]);
-                    CompletionPrompt::Tokens(tokens.collect::<Option<_>>().ok_or_else(wrong)?)
+                    prompt = CompletionPrompt::Tokens(tokens.collect::<Option<_>>().ok_or_else(wrong)?);
                 }
-                (CompletionPrompt::TokenLists(mut lists), Item::Tokens(list)) => {
-                    lists.push(list);
-                    CompletionPrompt::TokenLists(lists)
-                }
+                (CompletionPrompt::TokenLists(lists), Item::Tokens(list)) => lists.push(list),
                 _ => return Err(wrong()),
-            };
+            }
         }
         Ok(prompt)
     }
@@ -120,16 +110,11 @@ impl<'de> Visitor<'de> for ItemVisitor {
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<Item, E> {
-        let LaxInteger(number) = LaxInteger::of_float(number)?;
-        token_of(number).map(Item::Token)
+        IntegerVisitor.visit_f64(number).and_then(token_of).map(Item::Token)
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Item, E> {
         Ok(Item::Text(text.to_owned()))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Item, E> {
-        Ok(Item::Text(text))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Item, A::Error> {

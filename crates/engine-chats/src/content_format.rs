@@ -66,10 +66,7 @@ fn finds_loop_over_content(outline: &Outline, messages: &[&str]) -> Option<bool>
         }
         _ => false,
     });
-    match over_content {
-        Some(found) => found.target.as_ref().map(|_| true),
-        None => Some(false),
-    }
+    over_content.map_or(Some(false), |found| found.target.as_ref().map(|_| true))
 }
 
 /// The parameters of each macro that some call passes a content to.

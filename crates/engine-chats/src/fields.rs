@@ -7,19 +7,14 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct EngineFields {
     /// The tool that the model must call.
-    #[serde(default)]
     pub tool_choice: Option<Json>,
     /// The effort that the model spends on reasoning.
-    #[serde(default)]
     pub reasoning_effort: Option<Json>,
     /// SGLang: the effort, and whether to reason.
-    #[serde(default)]
     pub reasoning: Option<Json>,
     /// Whether the tokenizer adds its special tokens in addition to those in the template.
-    #[serde(default)]
     pub add_special_tokens: Option<bool>,
     /// vLLM: the side at which `truncate_prompt_tokens` leaves tokens out.
-    #[serde(default)]
     pub truncation_side: Option<TruncationSide>,
 }
 

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use chat_template::Json;
-use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, Unexpected, Visitor};
 
 /// An integer of 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,13 +24,6 @@ pub(super) fn truth_of(value: &Json) -> Option<bool> {
     serde_json::from_str::<LaxBool>(&value.to_text()).ok().map(|LaxBool(truth)| truth)
 }
 
-impl LaxInteger {
-    /// A float without a fraction as an integer.
-    pub(super) fn of_float<E: Error>(number: f64) -> Result<Self, E> {
-        IntegerVisitor.visit_f64(number).map(Self)
-    }
-}
-
 impl<'de> Deserialize<'de> for LaxInteger {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(IntegerVisitor).map(Self)
@@ -41,13 +34,6 @@ impl<'de> Deserialize<'de> for LaxBool {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(BoolVisitor).map(Self)
     }
-}
-
-/// A float without a fraction as an integer.
-fn integer_of_float(number: f64) -> Option<i64> {
-    // Both ends are floats. The upper one is the first float that is too large.
-    let is_in_range = (i64::MIN as f64..-(i64::MIN as f64)).contains(&number);
-    (is_in_range && number.fract() == 0.0).then_some(number as i64)
 }
 
 /// A text as an integer: digits with a sign, single underscores between them, a fraction of zeros, and space around all.
@@ -64,7 +50,8 @@ pub(super) fn integer_of_text(text: &str) -> Option<i64> {
     are_grouped.then(|| whole.replace('_', "").parse().ok())?
 }
 
-struct IntegerVisitor;
+/// Reads an integer of 64 bits.
+pub(super) struct IntegerVisitor;
 
 impl Visitor<'_> for IntegerVisitor {
     type Value = i64;
@@ -82,15 +69,18 @@ impl Visitor<'_> for IntegerVisitor {
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<i64, E> {
-        i64::try_from(number).map_err(|_| E::invalid_value(serde::de::Unexpected::Unsigned(number), &self))
+        i64::try_from(number).map_err(|_| E::invalid_value(Unexpected::Unsigned(number), &self))
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<i64, E> {
-        integer_of_float(number).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Float(number), &self))
+        // Both ends are floats. The upper one is the first float that is too large.
+        let is_in_range = (i64::MIN as f64..-(i64::MIN as f64)).contains(&number);
+        let integer = (is_in_range && number.fract() == 0.0).then_some(number as i64);
+        integer.ok_or_else(|| E::invalid_value(Unexpected::Float(number), &self))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<i64, E> {
-        integer_of_text(text).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(text), &self))
+        integer_of_text(text).ok_or_else(|| E::invalid_value(Unexpected::Str(text), &self))
     }
 }
 
@@ -108,14 +98,14 @@ impl Visitor<'_> for BoolVisitor {
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<bool, E> {
-        Err(E::invalid_value(serde::de::Unexpected::Signed(number), &self))
+        Err(E::invalid_value(Unexpected::Signed(number), &self))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<bool, E> {
         match number {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(E::invalid_value(serde::de::Unexpected::Unsigned(number), &self)),
+            _ => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
         }
     }
 
@@ -123,7 +113,7 @@ impl Visitor<'_> for BoolVisitor {
         match number {
             0.0 => Ok(false),
             1.0 => Ok(true),
-            _ => Err(E::invalid_value(serde::de::Unexpected::Float(number), &self)),
+            _ => Err(E::invalid_value(Unexpected::Float(number), &self)),
         }
     }
 
@@ -131,7 +121,7 @@ impl Visitor<'_> for BoolVisitor {
         match text.to_ascii_lowercase().as_str() {
             "true" | "1" | "t" | "y" | "yes" | "on" => Ok(true),
             "false" | "0" | "f" | "n" | "no" | "off" => Ok(false),
-            _ => Err(E::invalid_value(serde::de::Unexpected::Str(text), &self)),
+            _ => Err(E::invalid_value(Unexpected::Str(text), &self)),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::error::{PrepareError, read_each};
 use super::fields::EngineFields;
 use super::lax::truth_of;
 use super::media::{Media, MediaPart};
-use super::message::{Entries, Message, given, items, object, text_part};
+use super::message::{Entries, Message, given, has_role, items, object, text_of, text_part, variables_of};
 use super::sglang_schema::with_known_types;
 
 /// Roles other than `user`. Their letter case is ignored.
@@ -150,8 +150,7 @@ fn content_of_parts(role: &str, parts: &[Json], format: ContentFormat, media: &M
     let mut texts = Vec::new();
     let mut has_other = false;
     for part in parts {
-        let kind = given(part, "type");
-        match kind.as_ref().and_then(Json::as_str) {
+        match text_of(part, "type").as_deref() {
             Some("text") => {
                 let text = given(part, "text").filter(|text| text.as_str().is_some());
                 let text = text.ok_or_else(|| PrepareError::rejected("a part of type text has no text"))?;
@@ -195,10 +194,8 @@ fn tool_calls(calls: &Json, role: &str) -> Result<Json, PrepareError> {
         }
         let arguments = match given(&function, "arguments") {
             Some(arguments) if role == "assistant" && arguments.as_str().is_some() => {
-                let parsed = arguments
-                    .as_str()
-                    .and_then(|text| Json::loads(text, JsonParser::Orjson))
-                    .filter(|value| value.entries().is_some());
+                let parsed = arguments.as_str().and_then(|text| Json::loads(text, JsonParser::Orjson));
+                let parsed = parsed.filter(|value| value.entries().is_some());
                 parsed.ok_or_else(|| PrepareError::rejected("the arguments of a tool call are not a JSON object"))?
             }
             arguments => arguments.unwrap_or_else(Json::null),
@@ -272,12 +269,7 @@ fn template_kwargs(
     fields: &EngineFields,
     has_low_effort: bool,
 ) -> Result<Entries, PrepareError> {
-    let mut kwargs = match &request.chat_template_kwargs {
-        Some(kwargs) if !kwargs.is_null() => {
-            kwargs.entries().ok_or_else(|| PrepareError::rejected("`chat_template_kwargs` is not an object"))?
-        }
-        _ => Vec::new(),
-    };
+    let mut kwargs = variables_of(request)?;
     let (effort, reasons) = effort_of(fields)?;
     if let Some(reasons) = reasons {
         for key in ["thinking", "enable_thinking"] {
@@ -328,23 +320,14 @@ fn effort_of(fields: &EngineFields) -> Result<(Option<Json>, Option<bool>), Prep
         Some(text) => matches!(text.trim().to_lowercase().as_str(), "1" | "true" | "yes" | "y" | "on"),
         None => enabled.as_bool() == Some(true),
     });
-    let reasons = match effort.as_ref() {
-        Some(effort) => Some(effort.as_str() != Some("none")),
-        None => enabled.then_some(true),
-    };
+    let reasons = effort.as_ref().map(|effort| effort.as_str() != Some("none")).or(enabled.then_some(true));
     Ok((effort, reasons))
 }
 
 /// Removes an assistant's last message to continue it, or turns it into a user's message.
 fn take_last_answer(messages: &mut Vec<Json>, continues: bool) -> Result<Option<String>, PrepareError> {
-    let Some(last) = messages.last() else { return Ok(None) };
-    let is_answer = last.get("role").is_some_and(|role| role.as_str() == Some("assistant"));
-    let Some(text) = last.get("content").and_then(|content| content.as_str().map(str::to_owned)) else {
-        return Ok(None);
-    };
-    if !is_answer {
-        return Ok(None);
-    }
+    let answer = messages.last().filter(|last| has_role(last, "assistant"));
+    let Some(text) = answer.and_then(|answer| text_of(answer, "content")) else { return Ok(None) };
     messages.pop();
     if continues {
         return Ok(Some(text));

@@ -7,7 +7,7 @@ use super::content_format::ContentFormat;
 use super::error::{PrepareError, read_each};
 use super::fields::EngineFields;
 use super::media::{Media, MediaPart};
-use super::message::{Entries, Message, given, items, object};
+use super::message::{Entries, Message, given, items, object, replaced, text_of};
 use super::{vllm, vllm_message};
 
 /// Changes a request as TensorRT-LLM does.
@@ -60,10 +60,7 @@ fn conversation_message(json: &Json, media: &Media) -> Result<Json, PrepareError
 
 /// The texts that are not empty, joined by newlines. Placeholders of media are before or after them.
 fn content(content: Option<Json>, media: &Media) -> Result<Json, PrepareError> {
-    let parts = match content {
-        None => Vec::new(),
-        Some(content) => items(&content).unwrap_or_else(|| vec![content]),
-    };
+    let parts = content.map_or_else(Vec::new, |content| items(&content).unwrap_or_else(|| vec![content]));
     let mut texts = Vec::new();
     let mut placeholders = Vec::new();
     for part in parts {
@@ -71,9 +68,8 @@ fn content(content: Option<Json>, media: &Media) -> Result<Json, PrepareError> {
             texts.push(text.to_owned());
             continue;
         }
-        let kind = given(&part, "type");
-        match kind.as_ref().and_then(Json::as_str) {
-            Some("text") => texts.extend(given(&part, "text").and_then(|text| text.as_str().map(str::to_owned))),
+        match text_of(&part, "type").as_deref() {
+            Some("text") => texts.extend(text_of(&part, "text")),
             kind => match kind.map_or(Ok(None), MediaPart::of)? {
                 Some(part) => placeholders.push(media.text(part)),
                 None => return Err(PrepareError::rejected("a content part is of no type that TensorRT-LLM takes")),
@@ -106,9 +102,7 @@ fn tool_call(call: &Json) -> Result<Json, PrepareError> {
         Some((_, arguments)) => *arguments = parsed,
         None => function.push(("arguments".to_owned(), parsed)),
     }
-    let function = object(function)?;
-    let entries = call.entries().unwrap_or_default().into_iter();
-    Ok(object(entries.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
+    Ok(replaced(call, "function", &object(function)?)?)
 }
 
 /// A tool as TensorRT-LLM's model writes it: vLLM's fields, with `strict` even if null.

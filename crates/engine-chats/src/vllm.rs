@@ -8,7 +8,7 @@ use super::error::{PrepareError, read_each};
 use super::fields::EngineFields;
 use super::lax::truth_of;
 use super::media::{Media, MediaPart};
-use super::message::{Entries, given, items, object};
+use super::message::{Entries, given, has_role, items, object, replaced, text_of, variables_of};
 use super::vllm_message::{ValidMessage, validate};
 
 /// Keys of content parts that vLLM's types define. Others are copied to the template.
@@ -53,7 +53,7 @@ pub(super) fn prepare(
             (content_format::of_vllm(outline), knows_developers)
         })?;
     let mut messages = conversation(request, format, media)?;
-    if !knows_developers && messages.iter().any(|message| role_of(message) == "developer") {
+    if !knows_developers && messages.iter().any(|message| has_role(message, "developer")) {
         messages = merge_systems(messages.into_iter().map(|message| as_system(&message)).collect::<Result<_, _>>()?)?;
     }
     prepared(request, fields, messages, tools, Some(format))
@@ -96,13 +96,12 @@ fn prepared(
     let request = ChatRequest {
         messages,
         tools,
-        documents: None,
         chat_template: request.chat_template.clone(),
         add_generation_prompt: Some(request.add_generation_prompt.unwrap_or(true)),
         continue_final_message,
         chat_template_kwargs: Some(object(kwargs)?),
-        return_assistant_tokens_mask: None,
         truncate_prompt_tokens: request.truncate_prompt_tokens,
+        ..ChatRequest::default()
     };
     Ok(PreparedChat {
         request,
@@ -245,7 +244,7 @@ fn read_part(part: &Json) -> Result<Option<Part>, PrepareError> {
 
 /// A part of a system message without its first line, if clients change that line with every request. `None` if nothing follows it.
 fn without_billing_line(part: Json) -> Result<Option<Json>, PrepareError> {
-    let is_text = part.as_str().is_none() && given(&part, "type").as_ref().and_then(Json::as_str) == Some("text");
+    let is_text = text_of(&part, "type").as_deref() == Some("text");
     let text = if is_text { given(&part, "text") } else { Some(part.clone()) };
     let Some(text) = text.as_ref().and_then(Json::as_str).filter(|text| text.starts_with(BILLING_LINE)) else {
         return Ok(Some(part));
@@ -257,37 +256,24 @@ fn without_billing_line(part: Json) -> Result<Option<Json>, PrepareError> {
     if !is_text {
         return Ok(Some(rest.into()));
     }
-    let entries = part.entries().unwrap_or_default().into_iter();
-    let entries = entries.map(|(key, value)| if key == "text" { (key, rest.into()) } else { (key, value) });
-    Ok(Some(object(entries)?))
+    Ok(Some(replaced(&part, "text", &rest.into())?))
 }
 
 /// A tool call with its arguments as an object. A value that is not an object becomes an empty object.
 pub(super) fn with_parsed_arguments(call: &Json) -> Result<Json, PrepareError> {
-    let function = given(call, "function").and_then(|function| function.entries()).unwrap_or_default();
-    let function = function.into_iter().map(|(key, value)| {
-        if key != "arguments" {
-            return Ok((key, value));
-        }
-        let parsed = match value.as_str() {
-            Some(text) => Json::loads(text, JsonParser::Python),
-            None => Some(value),
-        };
-        let parsed = parsed.filter(|parsed| parsed.entries().is_some());
-        Ok((key, parsed.map_or_else(|| Json::object(Entries::new()), Ok)?))
+    let function = given(call, "function").unwrap_or_else(Json::null);
+    let arguments = function.get("arguments").and_then(|arguments| match arguments.as_str() {
+        Some(text) => Json::loads(text, JsonParser::Python),
+        None => Some(arguments),
     });
-    let function = object(function.collect::<Result<Entries, PrepareError>>()?)?;
-    let entries = call.entries().unwrap_or_default().into_iter();
-    Ok(object(entries.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
-}
-
-fn role_of(message: &Json) -> String {
-    message.get("role").and_then(|role| role.as_str().map(str::to_owned)).unwrap_or_default()
+    let arguments = arguments.filter(|arguments| arguments.entries().is_some());
+    let arguments = arguments.map_or_else(|| Json::object(Entries::new()), Ok)?;
+    Ok(replaced(call, "function", &replaced(&function, "arguments", &arguments)?)?)
 }
 
 /// A developer's message as a system message, for templates that do not handle developers.
 fn as_system(message: &Json) -> Result<Json, PrepareError> {
-    if role_of(message) != "developer" {
+    if !has_role(message, "developer") {
         return Ok(message.clone());
     }
     let entries = message.entries().unwrap_or_default().into_iter().filter(|(key, _)| key != "tools");
@@ -296,7 +282,7 @@ fn as_system(message: &Json) -> Result<Json, PrepareError> {
 
 /// Joins all system messages to one at the front, unless the only one is already the first message.
 fn merge_systems(messages: Vec<Json>) -> Result<Vec<Json>, PrepareError> {
-    let is_system = |message: &Json| role_of(message) == "system";
+    let is_system = |message: &Json| has_role(message, "system");
     let contents = messages.iter().filter(|message| is_system(message)).filter_map(|message| message.get("content"));
     let texts = contents.map(|content| match items(&content) {
         Some(parts) => joined(&parts.iter().filter_map(|part| part.get("text")).collect::<Vec<_>>()),
@@ -368,12 +354,7 @@ pub(super) fn tool(tool: &Json) -> Result<Json, PrepareError> {
 
 /// The template's further variables. Null and `"auto"` count as unset.
 fn template_kwargs(request: &ChatRequest, fields: &EngineFields) -> Result<Entries, PrepareError> {
-    let mut kwargs = match &request.chat_template_kwargs {
-        Some(kwargs) if !kwargs.is_null() => {
-            kwargs.entries().ok_or_else(|| PrepareError::rejected("`chat_template_kwargs` is not an object"))?
-        }
-        _ => Vec::new(),
-    };
+    let mut kwargs = variables_of(request)?;
     let effort = fields.reasoning_effort.as_ref().filter(|effort| !effort.is_null());
     if let Some(effort) = effort
         && !effort.as_str().is_some_and(|effort| EFFORTS.contains(&effort))

@@ -8,7 +8,7 @@ use chat_template::Json;
 use super::error::PrepareError;
 use super::lax::truth_of;
 use super::media::is_media;
-use super::message::{Entries, Message, given, items, object};
+use super::message::{Entries, Message, given, items, object, replaced};
 
 /// Keys of vLLM's own type, other than `role` and `content`.
 const OWN_KEYS: [&str; 6] = ["name", "tool_call_id", "tool_calls", "reasoning", "tools", "task"];
@@ -48,11 +48,8 @@ pub(super) fn validate_but_parts(json: &Json) -> Result<ValidMessage<'_>, Prepar
     let reasoning = message.get("reasoning").or_else(|| message.get("reasoning_content"));
     let own = own_fields(&message, reasoning.as_ref());
     let openai = openai_keys(&message).map(|keys| openai_fields(&message, keys));
-    let is_own = match (own, openai) {
-        (Some(own), Some(openai)) => own > openai,
-        (own, None) => own.is_some(),
-        (None, Some(_)) => false,
-    };
+    // `None` is less than any number of fields.
+    let is_own = own > openai;
     if !is_own && openai.is_none() {
         return Err(no_type_fits(&message));
     }
@@ -206,25 +203,25 @@ pub(super) fn tool_call(call: &Json) -> Result<Json, PrepareError> {
              \"arguments\": \"…\"}}",
         ));
     }
-    let function = given(call, "function").unwrap_or_else(Json::null);
-    let function = object(ordered(&function, &["arguments", "name"]))?;
-    let call = ordered(call, &["id", "function", "type"]).into_iter();
-    Ok(object(call.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
+    with_order(call, &["id", "function", "type"], &["arguments", "name"])
 }
 
 /// A tool in the order of OpenAI's type.
 fn tool(tool: &Json) -> Result<Json, PrepareError> {
-    let function = given(tool, "function").unwrap_or_else(Json::null);
-    let function = object(ordered(&function, &["name", "description", "parameters", "strict"]))?;
-    let tool = ordered(tool, &["function", "type"]).into_iter();
-    Ok(object(tool.map(|(key, value)| if key == "function" { (key, function.clone()) } else { (key, value) }))?)
+    with_order(tool, &["function", "type"], &["name", "description", "parameters", "strict"])
+}
+
+/// An object with `keys` first, and `function_keys` first in its function.
+fn with_order(json: &Json, keys: &[&str], function_keys: &[&str]) -> Result<Json, PrepareError> {
+    let function = given(json, "function").unwrap_or_else(Json::null);
+    let function = object(ordered(&function, function_keys))?;
+    Ok(object(ordered(&replaced(json, "function", &function)?, keys))?)
 }
 
 /// The entries of an object, entries with `keys` first.
 fn ordered(json: &Json, keys: &[&str]) -> Entries {
-    let entries = json.entries().unwrap_or_default();
+    let mut entries = json.entries().unwrap_or_default();
     let position = |name: &str| keys.iter().position(|key| *key == name).unwrap_or(keys.len());
-    let mut entries: Vec<_> = entries.into_iter().map(|entry| (position(&entry.0), entry)).collect();
-    entries.sort_by_key(|(position, _)| *position);
-    entries.into_iter().map(|(_, entry)| entry).collect()
+    entries.sort_by_key(|(name, _)| position(name));
+    entries
 }

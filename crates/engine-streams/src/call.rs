@@ -111,13 +111,7 @@ impl Client {
         loop {
             let path = PathAndQuery::from_static(self.services[self.service]);
             let mut grpc = tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(BATCH_BYTES_MAX);
-            let why = match grpc.ready().await {
-                Ok(()) => None,
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(why) = why {
-                return Err(CallError::Unreachable { endpoint: self.endpoint.clone(), why: shorten(why) });
-            }
+            grpc.ready().await.map_err(|error| self.unreachable(error))?;
             let codec = ProstCodec::<SubscribeKvEventsRequest, KvEventBatch>::default();
             let request = Request::new(SubscribeKvEventsRequest { start_sequence_number });
             match grpc.server_streaming(request, path, codec).await {
@@ -136,31 +130,52 @@ impl Client {
     }
 
     async fn connect(&self, metrics: &Metrics) -> Result<Channel, CallError> {
-        let address = streamed_address(&self.endpoint).unwrap_or_default().to_owned();
-        let unreachable = |why: String| CallError::Unreachable { endpoint: self.endpoint.clone(), why: shorten(why) };
+        let address = streamed_address(&self.endpoint).unwrap_or_default();
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| unreachable(error.to_string()))?
+            .map_err(|error| self.unreachable(error))?
             .connect_timeout(CONNECT_DEADLINE)
             .http2_keep_alive_interval(KEEP_ALIVE)
             .keep_alive_timeout(KEEP_ALIVE)
             .keep_alive_while_idle(true);
-        let stream = tokio::time::timeout(CONNECT_DEADLINE, dial(&address, &self.networks)).await;
-        let stream = match stream {
-            Err(_) => return Err(unreachable("the connection timed out".to_owned())),
-            Ok(Err(DialError::Refused(refused))) => {
-                metrics.limit_reached(Limit::Addresses);
-                return Err(CallError::Refused { endpoint: self.endpoint.clone(), refused });
-            }
-            Ok(Err(DialError::Io(error))) => return Err(unreachable(error.to_string())),
-            Ok(Ok(stream)) => stream,
-        };
+        let dialled = tokio::time::timeout(CONNECT_DEADLINE, self.dial(address, metrics)).await;
+        let stream = dialled.map_err(|_| self.unreachable("the connection timed out"))??;
         // Each call has its own connection: one process answers the whole call, and every dialled address is checked.
         let mut stream = Some(TokioIo::new(stream));
         let connector = service_fn(move |_: Uri| {
             let stream = stream.take().ok_or_else(|| io::Error::other("the connection has ended"));
             std::future::ready(stream)
         });
-        endpoint.connect_with_connector(connector).await.map_err(|error| unreachable(error.to_string()))
+        endpoint.connect_with_connector(connector).await.map_err(|error| self.unreachable(error))
+    }
+
+    /// Connects to an address of a host and port that engines may have.
+    async fn dial(&self, address: &str, metrics: &Metrics) -> Result<TcpStream, CallError> {
+        let (mut failed, mut first_refused) = (None, None);
+        for address in tokio::net::lookup_host(address).await.map_err(|error| self.unreachable(error))? {
+            if let Err(refused) = self.networks.check_address(address.ip()) {
+                first_refused.get_or_insert(refused);
+                continue;
+            }
+            match TcpStream::connect(address).await {
+                Ok(stream) => {
+                    stream.set_nodelay(true).map_err(|error| self.unreachable(error))?;
+                    return Ok(stream);
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(match (failed, first_refused) {
+            (Some(error), _) => self.unreachable(error),
+            (None, Some(refused)) => {
+                metrics.limit_reached(Limit::Addresses);
+                CallError::Refused { endpoint: self.endpoint.clone(), refused }
+            }
+            (None, None) => self.unreachable("the host has no address"),
+        })
+    }
+
+    fn unreachable(&self, why: impl ToString) -> CallError {
+        CallError::Unreachable { endpoint: self.endpoint.clone(), why: shorten(why.to_string()) }
     }
 
     /// The error of a status with which a call has ended.
@@ -182,34 +197,6 @@ impl Client {
 
     /// The error of a call that the server has ended without an error.
     pub(crate) fn ended(&self) -> CallError {
-        CallError::Unreachable { endpoint: self.endpoint.clone(), why: "the server ended the call".to_owned() }
+        self.unreachable("the server ended the call")
     }
-}
-
-enum DialError {
-    Refused(RefusedAddress),
-    Io(io::Error),
-}
-
-/// Connects to an address of a host and port that engines may have.
-async fn dial(address: &str, networks: &EngineNetworks) -> Result<TcpStream, DialError> {
-    let (mut failed, mut first_refused) = (None, None);
-    for address in tokio::net::lookup_host(address).await.map_err(DialError::Io)? {
-        if let Err(refused) = networks.check_address(address.ip()) {
-            first_refused.get_or_insert(refused);
-            continue;
-        }
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
-                stream.set_nodelay(true).map_err(DialError::Io)?;
-                return Ok(stream);
-            }
-            Err(error) => failed = Some(error),
-        }
-    }
-    Err(match (failed, first_refused) {
-        (Some(error), _) => DialError::Io(error),
-        (None, Some(refused)) => DialError::Refused(refused),
-        (None, None) => DialError::Io(io::Error::other("the host has no address")),
-    })
 }

@@ -28,7 +28,6 @@ mod stream_loop;
 mod vector_tests;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
@@ -65,12 +64,6 @@ struct Rank {
     /// Dropped to end the thread.
     _stop: oneshot::Sender<()>,
     thread: SupervisedThread,
-}
-
-impl fmt::Debug for EngineStreams {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EngineStreams").field("running", &self.running).finish_non_exhaustive()
-    }
 }
 
 impl EngineStreams {

@@ -25,7 +25,6 @@ pub(crate) fn message(batch: &KvEventBatch, events: &[KvCacheEvent], mut also_le
                 Err(left_out) => also_left_out.push(left_out),
             },
             Some(kv_cache_event::Data::Removed(removed)) => read.push(EngineEvent::Removed(remove(removed))),
-            Some(kv_cache_event::Data::Cleared(KvCacheCleared { ownership: None })) => read.push(EngineEvent::Cleared),
             Some(kv_cache_event::Data::Cleared(KvCacheCleared { ownership })) => {
                 let scope = ScopedClear { ownership: ownership.as_deref(), ..ScopedClear::default() };
                 read.push(EngineEvent::ClearedScope(scope));
@@ -57,20 +56,17 @@ fn store<'a>(stored: &'a KvBlocksStored, opaque: &'a [Vec<u8>]) -> Result<BlockS
         });
     }
     let mut opaque = opaque.iter();
-    let mut extra_keys = Vec::with_capacity(stored.blocks.len());
-    for block in &stored.blocks {
-        let mut keys = Vec::with_capacity(block.extra_keys.len());
-        for key in &block.extra_keys {
-            keys.push(match &key.key {
-                Some(kv_block_extra_key::Key::Text(text)) => ExtraKey::Text(text),
-                Some(kv_block_extra_key::Key::Multimodal(item)) => {
-                    ExtraKey::Item { id: &item.identifier, offset: item.offset }
-                }
-                _ => ExtraKey::Opaque(opaque.next().map(Vec::as_slice).unwrap_or_default()),
-            });
-        }
-        extra_keys.push(Some(keys).filter(|keys| !keys.is_empty()));
-    }
+    let keys_of = |block: &'a KvBlock| {
+        let keys = block.extra_keys.iter().map(|key| match &key.key {
+            Some(kv_block_extra_key::Key::Text(text)) => ExtraKey::Text(text),
+            Some(kv_block_extra_key::Key::Multimodal(item)) => {
+                ExtraKey::Item { id: &item.identifier, offset: item.offset }
+            }
+            _ => ExtraKey::Opaque(opaque.next().map(Vec::as_slice).unwrap_or_default()),
+        });
+        Some(keys.collect::<Vec<_>>()).filter(|keys| !keys.is_empty())
+    };
+    let extra_keys: Vec<_> = stored.blocks.iter().map(keys_of).collect();
     Ok(BlockStored {
         block_hashes: stored.blocks.iter().map(|block| hash(block.block_hash)).collect(),
         parent_block_hash: stored.parent_block_hash.map(hash),

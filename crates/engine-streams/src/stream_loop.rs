@@ -83,10 +83,7 @@ impl StreamLoop {
             Err(error) => return End::Failed(error),
         };
         let (listener, decoders) = (&self.listener, &self.decoders);
-        self.gate.pass(|| {
-            listener.set_connection(ConnectionStatus::Connected);
-            decoders.deliver(listener, Delivery::Connected);
-        });
+        self.gate.pass(|| decoders.connect(listener));
         let mut snapshot = None;
         loop {
             let batch = match batches.message().await {

@@ -5,8 +5,9 @@ use std::time::Instant;
 
 use flash_indexer_core::{AppliedChanges, BlockEvent, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerRank};
 use flash_indexer_types::{ClearCause, EventContext, Ordinal};
-use flash_indexer_wire::RemovalReason;
 use parking_lot::Mutex;
+
+use crate::loss::{Clear, Removal};
 
 /// Clears kept for each model.
 const CLEARS_MAX: usize = 1_024;
@@ -38,8 +39,10 @@ pub struct HistorySnapshot {
 /// The latest events of one kind.
 #[derive(Debug, Clone)]
 pub(super) struct Log<T> {
-    entries: VecDeque<(Ordinal, T)>,
-    complete_from: Ordinal,
+    /// The entries, oldest first.
+    pub(super) entries: VecDeque<(Ordinal, T)>,
+    /// Ordinal from which on the log has every event of its kind. Zero if no entry was evicted.
+    pub(super) complete_from: Ordinal,
 }
 
 /// A stored block, with its content and its parent.
@@ -67,20 +70,17 @@ pub(super) struct CopiedBlock {
 /// A removal of a block from one tier.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RemovedBlock {
-    pub(super) at: Instant,
     pub(super) rank: WorkerRank,
-    pub(super) tier: Tier,
     pub(super) sequence: SequenceHash,
+    pub(super) removal: Removal,
     pub(super) copies: RemovedCopies,
-    pub(super) reason: Option<RemovalReason>,
 }
 
 /// A removal of every block of a rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClearedRank {
-    pub(super) at: Instant,
     pub(super) rank: WorkerRank,
-    pub(super) cause: ClearCause,
+    pub(super) clear: Clear,
 }
 
 impl History {
@@ -122,13 +122,15 @@ impl History {
                 }
             }
             BlockEvent::Removed { tier, blocks, copies } => {
+                let removal = Removal { at, tier: *tier, reason };
                 for &sequence in blocks {
-                    let removed = RemovedBlock { at, rank, tier: *tier, sequence, copies: *copies, reason };
+                    let removed = RemovedBlock { rank, sequence, removal, copies: *copies };
                     logs.removed.push(ordinal, removed, self.blocks_max);
                 }
             }
             BlockEvent::Cleared => {
-                logs.cleared.push(ordinal, ClearedRank { at, rank, cause: ClearCause::Engine }, CLEARS_MAX);
+                let clear = Clear { at, cause: ClearCause::Engine };
+                logs.cleared.push(ordinal, ClearedRank { rank, clear }, CLEARS_MAX);
             }
         }
     }
@@ -138,7 +140,7 @@ impl History {
         if self.blocks_max > 0 {
             let mut logs = self.logs.lock();
             let ordinal = logs.next_ordinal();
-            logs.cleared.push(ordinal, ClearedRank { at, rank, cause }, CLEARS_MAX);
+            logs.cleared.push(ordinal, ClearedRank { rank, clear: Clear { at, cause } }, CLEARS_MAX);
         }
     }
 
@@ -168,16 +170,6 @@ impl<T> Log<T> {
             self.complete_from = evicted + 1;
         }
         self.entries.push_back((ordinal, entry));
-    }
-
-    /// The entries, oldest first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &(Ordinal, T)> {
-        self.entries.iter()
-    }
-
-    /// Ordinal from which on the log has every event of its kind. Zero if no entry was evicted.
-    pub(super) fn complete_from(&self) -> Ordinal {
-        self.complete_from
     }
 }
 
@@ -209,17 +201,17 @@ mod tests {
             history.snapshot()
         };
         let snapshot = record_all(&History::new(2));
-        let parents: Vec<_> = snapshot.stored.iter().map(|(_, stored)| (stored.sequence.0, stored.parent)).collect();
+        let stored = snapshot.stored.entries.iter();
+        let parents: Vec<_> = stored.map(|(_, stored)| (stored.sequence.0, stored.parent)).collect();
         assert_eq!(parents, [(2, Some(SequenceHash(1))), (3, Some(SequenceHash(2)))]);
-        assert_eq!(snapshot.removed.iter().map(|(_, removed)| removed.sequence.0).collect::<Vec<_>>(), [2, 1]);
-        let causes: Vec<_> = snapshot.cleared.iter().map(|(_, cleared)| cleared.cause).collect();
+        assert_eq!(snapshot.removed.entries.iter().map(|(_, removed)| removed.sequence.0).collect::<Vec<_>>(), [2, 1]);
+        let causes: Vec<_> = snapshot.cleared.entries.iter().map(|(_, cleared)| cleared.clear.cause).collect();
         assert_eq!(causes, [ClearCause::Engine, ClearCause::Service]);
-        let complete = (snapshot.stored.complete_from(), snapshot.cleared.complete_from());
+        let complete = (snapshot.stored.complete_from, snapshot.cleared.complete_from);
         assert_eq!(complete, (2, 0), "a block of the first event was evicted, and no clear");
 
         let disabled = record_all(&History::new(0));
-        let entries =
-            disabled.stored.iter().count() + disabled.removed.iter().count() + disabled.cleared.iter().count();
+        let entries = disabled.stored.entries.len() + disabled.removed.entries.len() + disabled.cleared.entries.len();
         assert_eq!(entries, 0);
     }
 }

@@ -112,8 +112,7 @@ pub(super) fn ends(
         ends.push(end_of_held(walk.blocks[Tier::Device], Some(slower.sequence), Reason::OtherTier(slower.tier)));
     }
     if let Some(shortfall) = &shortfalls[Tier::External] {
-        let is_listed =
-            ends.iter().any(|end: &End| end.position == shortfall.usable && shortfalls[Tier::Device].is_some());
+        let is_listed = shortfalls[Tier::Device].as_ref().is_some_and(|listed| listed.usable == shortfall.usable);
         ends.extend((!is_listed).then(|| cut_off(shortfall)));
         return ends;
     }
@@ -133,7 +132,7 @@ fn end_at_missing_block(context: &ExplainContext<'_>, subject: &Subject, walk: &
     let position = walk.longest();
     let block = MissingBlock::new(context, subject.rank, walk, local);
     let other_variants = subject.other_variants.clone().longer_than(position);
-    let gap = subject.gap.as_ref().filter(|gap| block.lost_at().is_none_or(|lost| gap.follows(lost))).cloned();
+    let gap = subject.gap.as_ref().filter(|gap| block.loss.is_none_or(|(lost, _)| gap.follows(lost))).cloned();
     let from_history =
         block.reason(gap.as_ref()).filter(|reason| !subject.is_partial || *reason != Reason::Lost(Loss::NotInHistory));
     let reason = from_history.or_else(|| other_variants.by_rank.as_ref().map(|_| Reason::OtherVariant));
@@ -144,15 +143,13 @@ fn end_at_missing_block(context: &ExplainContext<'_>, subject: &Subject, walk: &
         Trust::Exact if subject.is_partial => Reason::MemoryLimit,
         Trust::Exact => Reason::NeverSeen,
     });
-    End { position, local: Some(local), sequence: block.sequence(), reason, gap, other_variants }
+    End { position, local: Some(local), sequence: block.sequence, reason, gap, other_variants }
 }
 
 /// A block that a rank does not hold.
 struct MissingBlock {
-    /// Sequence hash that the rank itself had for it.
-    by_rank: Option<SequenceHash>,
-    /// Sequence hash that any rank has for it.
-    by_any: Option<SequenceHash>,
+    /// Sequence hash that the rank itself had for it, else one that any rank has.
+    sequence: Option<SequenceHash>,
     /// The first run of the prompt that the rank holds after it.
     after_gap: Option<DetachedRun>,
     /// The loss of the block, and the ordinal of the event that caused it.
@@ -179,30 +176,17 @@ impl MissingBlock {
         });
         let last = losses.max_by_key(|&(ordinal, ..)| ordinal);
         Self {
-            by_rank: next.or(last.map(|(_, hash, _)| hash)),
-            by_any: hashes().next(),
+            sequence: next.or(last.map(|(_, hash, _)| hash)).or_else(|| hashes().next()),
             after_gap,
             loss: last.map(|(ordinal, _, loss)| (ordinal, loss)),
         }
-    }
-
-    fn sequence(&self) -> Option<SequenceHash> {
-        self.by_rank.or(self.by_any)
-    }
-
-    /// The event that took the block, if the history has it.
-    fn lost_at(&self) -> Option<Ordinal> {
-        self.loss.map(|(ordinal, _)| ordinal)
     }
 
     /// The reason that the detached runs and the history give. With a `gap` a loss need not be the last change of
     /// the block.
     fn reason(&self, gap: Option<&UnrepairedGap>) -> Option<Reason> {
         if let Some(DetachedRun { position, blocks, .. }) = self.after_gap {
-            let removed = match self.loss {
-                Some((_, Loss::Removed(removal))) => Some(removal),
-                _ => None,
-            };
+            let removed = if let Some((_, Loss::Removed(removal))) = self.loss { Some(removal) } else { None };
             return Some(Reason::Gap { after_gap: HeldAfterGap { position, blocks }, removed });
         }
         let (_, loss) = self.loss?;

@@ -4,8 +4,8 @@ use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{LocalHash, SequenceHash, WorkerRank};
 use flash_indexer_types::Ordinal;
 
-use crate::history::HistorySnapshot;
-use crate::loss::{BlockChange, Clear, HistoryStart, Loss, Removal, loss};
+use crate::history::{ClearedRank, HistorySnapshot, RemovedBlock};
+use crate::loss::{BlockChange, Clear, HistoryStart, Loss, loss};
 use crate::walk::{KnownHashes, add_known_hashes};
 
 /// Changes of each block and clears of each rank, in order.
@@ -25,29 +25,27 @@ impl BlockTimeline {
         let mut add = |rank, sequence, ordinal, change| {
             changes.entry((rank, sequence)).or_default().push((ordinal, change));
         };
-        for &(ordinal, stored) in history.stored.iter() {
+        for &(ordinal, stored) in &history.stored.entries {
             let change = BlockChange::Stored { tier: stored.tier, local: stored.local, copies: stored.copies };
             add(stored.rank, stored.sequence, ordinal, change);
             timeline.children.entry(stored.parent).or_default().push((stored.sequence, stored.local));
         }
-        for &(ordinal, copied) in history.copied.iter() {
+        for &(ordinal, copied) in &history.copied.entries {
             let change = BlockChange::Copied { tier: copied.tier, is_known: copied.is_known };
             add(copied.rank, copied.sequence, ordinal, change);
         }
-        for &(ordinal, removed) in history.removed.iter() {
-            let removal = Removal { at: removed.at, tier: removed.tier, reason: removed.reason };
-            add(removed.rank, removed.sequence, ordinal, BlockChange::Removed { removal, copies: removed.copies });
+        for &(ordinal, RemovedBlock { rank, sequence, removal, copies }) in &history.removed.entries {
+            add(rank, sequence, ordinal, BlockChange::Removed { removal, copies });
         }
         // One event can change a block twice, so the sort must be stable.
         changes.values_mut().for_each(|changes| changes.sort_by_key(|&(ordinal, _)| ordinal));
-        for &(ordinal, cleared) in history.cleared.iter() {
-            let clear = Clear { at: cleared.at, cause: cleared.cause };
-            timeline.clears.entry(cleared.rank).or_default().push((ordinal, clear));
+        for &(ordinal, ClearedRank { rank, clear }) in &history.cleared.entries {
+            timeline.clears.entry(rank).or_default().push((ordinal, clear));
         }
         timeline.complete_from = HistoryStart {
-            added: history.stored.complete_from().max(history.copied.complete_from()),
-            removed: history.removed.complete_from(),
-            cleared: history.cleared.complete_from(),
+            added: history.stored.complete_from.max(history.copied.complete_from),
+            removed: history.removed.complete_from,
+            cleared: history.cleared.complete_from,
         };
         timeline
     }

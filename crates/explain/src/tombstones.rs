@@ -33,10 +33,9 @@ impl Tombstones {
     /// Adds a tombstone and drops the oldest one above the limit. An older tombstone of the same rank is replaced.
     pub fn record(&self, tombstone: Tombstone) {
         let mut list = self.list.lock();
-        let is_same = |other: &Tombstone| {
-            (&other.model, &other.instance, other.dp_rank) == (&tombstone.model, &tombstone.instance, tombstone.dp_rank)
-        };
-        list.retain(|other| !is_same(other));
+        list.retain(|other| {
+            (&other.model, &other.instance, other.dp_rank) != (&tombstone.model, &tombstone.instance, tombstone.dp_rank)
+        });
         if list.len() >= TOMBSTONES_MAX {
             list.pop_front();
         }

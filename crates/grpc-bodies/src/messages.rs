@@ -48,11 +48,7 @@ impl Default for MessageReader {
 }
 
 impl MessageReader {
-    pub(crate) fn is_between_messages(&self) -> bool {
-        self.unfinished_bytes() == 0
-    }
-
-    /// Bytes of the current message that were taken, with its header.
+    /// Bytes of the current message that were taken, with its header; none between messages.
     pub(crate) fn unfinished_bytes(&self) -> usize {
         match self {
             Self::Header { filled, .. } => *filled,

@@ -12,7 +12,7 @@ use axum::body::Bytes;
 use flash_indexer_admission::{BodyBytes, ContentEncoding, LargeRequests};
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_traces::{Stage, StageSpan, stage, stage_begin};
-use http_body::{Frame, SizeHint};
+use http_body::Frame;
 use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 use tonic::body::Body;
@@ -118,7 +118,7 @@ impl RequestBody {
 
     /// Waits for the rest of a message, up to its deadline.
     fn poll_deadline(&mut self, context: &mut Context<'_>) -> Poll<FrameResult> {
-        if self.method.kind == MethodKind::Streaming && self.messages.is_between_messages() {
+        if self.method.kind == MethodKind::Streaming && self.messages.unfinished_bytes() == 0 {
             return Poll::Pending;
         }
         let Self { waiting, deadline, .. } = self;
@@ -164,12 +164,10 @@ impl HttpBody for RequestBody {
         }
         self.release_decoded();
         if self.received.is_empty() {
-            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
-                return self.poll_deadline(context);
-            };
-            let frame = match frame {
-                Some(Ok(frame)) => frame,
-                end => return Poll::Ready(end),
+            let frame = match Pin::new(&mut self.body).poll_frame(context) {
+                Poll::Ready(Some(Ok(frame))) => frame,
+                Poll::Ready(end) => return Poll::Ready(end),
+                Poll::Pending => return self.poll_deadline(context),
             };
             match frame.into_data() {
                 Ok(data) => match self.reserved.add(data.len()) {
@@ -184,10 +182,6 @@ impl HttpBody for RequestBody {
 
     fn is_end_stream(&self) -> bool {
         self.kept_back.is_none() && self.received.is_empty() && self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
     }
 }
 
@@ -222,10 +216,6 @@ impl HttpBody for SharedBody {
 
     fn is_end_stream(&self) -> bool {
         self.0.lock().is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
     }
 }
 

@@ -68,10 +68,7 @@ pub fn receive_from(socket: &mut impl EngineSocket, listener: &Arc<Listener>, de
 
 fn apply_connection_event(event: ConnectionEvent, listener: &Arc<Listener>, decoders: &Decoders) {
     match event {
-        ConnectionEvent::Connected => {
-            listener.set_connection(ConnectionStatus::Connected);
-            decoders.deliver(listener, Delivery::Connected);
-        }
+        ConnectionEvent::Connected => decoders.connect(listener),
         ConnectionEvent::Lost if listener.connection() == ConnectionStatus::Connected => {
             decoders.disconnect(listener);
         }

@@ -35,23 +35,25 @@ pub(super) fn divide(event: RankEvent, mut push: impl FnMut(RankEvent)) {
     }
 }
 
+/// Copies of the blocks, at most [`EVENT_BLOCKS_MAX`] together.
+fn parts<B: Clone>(blocks: &[B]) -> impl Iterator<Item = Vec<B>> {
+    blocks.chunks(EVENT_BLOCKS_MAX).map(<[B]>::to_vec)
+}
+
 fn parts_of_primary(event: BlockEvent) -> Vec<BlockEvent> {
     match event {
         BlockEvent::Stored { tier, mut parent, blocks, copies } => {
-            let stored = blocks.chunks(EVENT_BLOCKS_MAX).map(|part| {
-                let event = BlockEvent::Stored { tier, parent, blocks: part.to_vec(), copies };
-                parent = part.last().map(|last| last.sequence);
-                event
+            let stored = parts(&blocks).map(|blocks| {
+                let last = blocks.last().map(|last| last.sequence);
+                BlockEvent::Stored { tier, parent: std::mem::replace(&mut parent, last), blocks, copies }
             });
             stored.collect()
         }
         BlockEvent::Copied { tier, blocks } => {
-            let copied = blocks.chunks(EVENT_BLOCKS_MAX);
-            copied.map(|part| BlockEvent::Copied { tier, blocks: part.to_vec() }).collect()
+            parts(&blocks).map(|blocks| BlockEvent::Copied { tier, blocks }).collect()
         }
         BlockEvent::Removed { tier, blocks, copies } => {
-            let removed = blocks.chunks(EVENT_BLOCKS_MAX);
-            removed.map(|part| BlockEvent::Removed { tier, blocks: part.to_vec(), copies }).collect()
+            parts(&blocks).map(|blocks| BlockEvent::Removed { tier, blocks, copies }).collect()
         }
         BlockEvent::Cleared => vec![BlockEvent::Cleared],
     }
@@ -60,15 +62,11 @@ fn parts_of_primary(event: BlockEvent) -> Vec<BlockEvent> {
 fn parts_of_group(event: GroupEvent) -> Vec<GroupEvent> {
     match event {
         GroupEvent::Stored { tier, blocks, copies } => {
-            let stored = blocks.chunks(EVENT_BLOCKS_MAX);
-            stored.map(|part| GroupEvent::Stored { tier, blocks: part.to_vec(), copies }).collect()
+            parts(&blocks).map(|blocks| GroupEvent::Stored { tier, blocks, copies }).collect()
         }
         GroupEvent::Removed { tier, blocks, copies } => {
-            let removed = blocks.chunks(EVENT_BLOCKS_MAX);
-            removed.map(|part| GroupEvent::Removed { tier, blocks: part.to_vec(), copies }).collect()
+            parts(&blocks).map(|blocks| GroupEvent::Removed { tier, blocks, copies }).collect()
         }
-        GroupEvent::Linked(links) => {
-            links.chunks(EVENT_BLOCKS_MAX).map(|part| GroupEvent::Linked(part.to_vec())).collect()
-        }
+        GroupEvent::Linked(links) => parts(&links).map(GroupEvent::Linked).collect(),
     }
 }

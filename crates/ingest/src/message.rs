@@ -19,9 +19,7 @@ impl Message {
         let payload = frames.pop().unwrap_or_default();
         Self { outline: BatchOutline::of(&payload), payload }
     }
-}
 
-impl Message {
     /// The message without its events. Its sequence number still counts.
     pub(super) fn without_events(self) -> Self {
         Self { outline: self.outline.map(BatchOutline::without_events), ..self }

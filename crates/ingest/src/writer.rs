@@ -11,13 +11,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{AppliedChanges, BlockEvent, PREFETCH_DISTANCE, ReadingProgress, Tier, WorkerId, WorkerRank};
+use flash_indexer_core::{AppliedChanges, BlockEvent, PREFETCH_DISTANCE, ReadingProgress, Tier, WorkerId};
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::{Step, Steps, SupervisedThread, Supervisor, ThreadKind, Watch};
 use parking_lot::Mutex;
 
-use self::effects::Context;
+use self::effects::{Context, Target};
 use super::change::Change;
 use super::event_parts::{EVENT_BLOCKS_MAX, block_count};
 use super::listener::{Listener, MaintainedIndex};
@@ -79,13 +79,6 @@ struct ChangeBatch {
     changes: std::vec::IntoIter<Change>,
     /// Context of the next change, if others of its message were applied.
     context: Option<Context>,
-}
-
-/// Whether work is complete, or waits for its next turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    Complete,
-    More,
 }
 
 impl QueuedWork for Work {
@@ -242,12 +235,10 @@ fn cost_of(change: &Change) -> usize {
     }
 }
 
-/// Reads a part of the index. It changes no index, so a panic leaves the index valid and ends the reading.
-fn read_part(watch: &Watch, reading: &mut ReadInParts) -> Turn {
-    match watch.guarded(reading) {
-        Some(ReadingProgress::More) => Turn::More,
-        Some(ReadingProgress::Complete) | None => Turn::Complete,
-    }
+/// Reads a part of the index. Returns whether more is left. It changes no index, so a panic leaves the index valid and ends the
+/// reading.
+fn read_part(watch: &Watch, reading: &mut ReadInParts) -> bool {
+    watch.guarded(reading) == Some(ReadingProgress::More)
 }
 
 /// State of a writer thread.
@@ -304,16 +295,16 @@ impl Writer {
             Work::Changes(listener, mut batch, reservation) => {
                 watch.begin(Some(Arc::clone(&listener) as _));
                 if !self.stopping.load(Relaxed) {
-                    let (turn, blocks) = self.apply_part(watch, &listener, &mut batch);
+                    let (is_more, blocks) = self.apply_part(watch, &listener, &mut batch);
                     self.turn_blocks = blocks;
-                    let is_part = turn == Turn::More && batch.reading.is_none() && batch.clearing.is_none();
+                    let is_part = is_more && batch.reading.is_none() && batch.clearing.is_none();
                     self.uncounted_blocks = if is_part { self.uncounted_blocks + blocks } else { 0 };
                     if is_part && self.uncounted_blocks < EVENT_BLOCKS_MAX {
                         self.work_since_maintenance = self.work_since_maintenance.saturating_sub(1);
                     } else {
                         self.uncounted_blocks = 0;
                     }
-                    if turn == Turn::More {
+                    if is_more {
                         self.queues.put_back(key, self.number, Work::Changes(listener, batch, reservation));
                     }
                 }
@@ -321,7 +312,7 @@ impl Writer {
             Work::Read(mut reading) => {
                 watch.begin(None);
                 self.turn_blocks = READ_PART_BLOCKS;
-                if read_part(watch, &mut reading) == Turn::More {
+                if read_part(watch, &mut reading) {
                     self.queues.put_back(key, self.number, Work::Read(reading));
                 }
             }
@@ -335,10 +326,10 @@ impl Writer {
 
     /// Applies a bounded part of a batch of changes. Returns whether more is left, and the blocks and changes of the part. If a
     /// change panics, the rest of the batch is dropped with the index.
-    fn apply_part(&self, watch: &Watch, listener: &Arc<Listener>, batch: &mut ChangeBatch) -> (Turn, usize) {
+    fn apply_part(&self, watch: &Watch, listener: &Arc<Listener>, batch: &mut ChangeBatch) -> (bool, usize) {
         if let Some(reading) = &mut batch.reading {
-            if read_part(watch, reading) == Turn::More {
-                return (Turn::More, READ_PART_BLOCKS);
+            if read_part(watch, reading) {
+                return (true, READ_PART_BLOCKS);
             }
             batch.reading = None;
         }
@@ -363,16 +354,14 @@ impl Writer {
             let changes = &mut batch.changes;
             while let Some(change) = changes.next() {
                 if let Some(Change::Event(dp_rank, event)) = changes.as_slice().get(PREFETCH_DISTANCE - 1) {
-                    let rank = WorkerRank { worker: listener.worker, dp_rank: *dp_rank };
-                    index.prefetch_event(rank, event);
+                    index.prefetch_event(listener.rank(*dp_rank), event);
                 }
                 blocks += cost_of(&change);
                 match change {
                     Change::Read(reading) => batch.reading = Some(reading),
                     Change::Event(dp_rank, ref event @ RankEvent::ClearedScope(scope)) if !listener.needs_restart() => {
                         self.metrics.event_applied(event, &AppliedChanges::default());
-                        let rank = WorkerRank { worker: listener.worker, dp_rank };
-                        batch.clearing = Some(ScopedClear::new(&index, rank, scope));
+                        batch.clearing = Some(ScopedClear::new(&index, listener.rank(dp_rank), scope));
                     }
                     // Changes sent before the stream restarted are void. The blocks of an unregistered rank are removed all the
                     // same: its stream may be closed, and never restart.
@@ -391,10 +380,8 @@ impl Writer {
         if applied.is_none() {
             listener.model.replace_failed_index(&index, Some(listener.id));
         }
-        match applied.is_some() && (batch.reading.is_some() || batch.clearing.is_some() || batch.changes.len() > 0) {
-            true => (Turn::More, blocks),
-            false => (Turn::Complete, blocks),
-        }
+        let is_more = batch.reading.is_some() || batch.clearing.is_some() || batch.changes.len() > 0;
+        (applied.is_some() && is_more, blocks)
     }
 
     /// Runs a bounded part of the deferred work of the first index that has any, and updates some ranks with waiting blocks.
@@ -421,15 +408,15 @@ impl Writer {
                 continue;
             }
             let index = listener.model.index();
-            let rank = WorkerRank { worker: listener.worker, dp_rank };
+            let target = Target { index: &index, listener: &listener, rank: listener.rank(dp_rank) };
             // An event without blocks returns what deferred work has lost.
             let event = RankEvent::Primary(BlockEvent::Copied { tier: Tier::Device, blocks: Vec::new() });
-            match watch.guarded(|| index.apply_event(rank, &event)) {
-                Some(applied) => self.record_effects(&index, &listener, rank, &event, &applied),
+            match watch.guarded(|| index.apply_event(target.rank, &event)) {
+                Some(applied) => self.record_effects(target, &event, &applied),
                 None => listener.model.replace_failed_index(&index, Some(listener.id)),
             }
             if listener.waiting(dp_rank) > 0 {
-                self.record_waiting_rank(&listener, dp_rank);
+                self.waiting_ranks.borrow_mut().insert(&listener, dp_rank);
             }
         }
     }

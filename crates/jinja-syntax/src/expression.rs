@@ -45,11 +45,6 @@ impl Expression {
         if self.shape == Shape::Atom { self.text } else { format!("({})", self.text) }
     }
 
-    /// The text for a position that takes a whole expression.
-    pub(super) fn into_text(self) -> String {
-        self.text
-    }
-
     /// The text for a position before a filter or a test.
     pub(super) fn into_filtered(self) -> String {
         if self.shape == Shape::Loose { format!("({})", self.text) } else { self.text }
@@ -72,12 +67,12 @@ impl Parser {
         if !self.is_operator(",") {
             return Ok(first);
         }
-        let mut items = vec![first.into_text()];
+        let mut items = vec![first.text];
         while self.skip_operator(",") {
             if matches!(self.peek(), Some(TokenKind::VariableEnd | TokenKind::BlockEnd | TokenKind::Operator(")"))) {
                 break;
             }
-            items.push(self.expression(conditional)?.into_text());
+            items.push(self.expression(conditional)?.text);
         }
         Ok(Expression::atom(format!("__tuple({})", items.join(", "))))
     }
@@ -136,23 +131,21 @@ impl Parser {
     }
 
     fn comparison(&mut self) -> Result<Expression, SyntaxError> {
-        let mut left = self.sum()?;
+        let first = self.sum()?;
         let Some(mut function) = self.comparison_function() else {
-            return Ok(left);
+            return Ok(first);
         };
         let mut parts = Vec::new();
-        let mut left_text = left.into_text();
+        let mut left = first.text;
         loop {
-            let right = self.sum()?.into_text();
-            parts.push(format!("{function}({left_text}, {right})"));
+            let right = self.sum()?.text;
+            parts.push(format!("{function}({left}, {right})"));
             match self.comparison_function() {
-                Some(next) => (function, left_text) = (next, right),
+                Some(next) => (function, left) = (next, right),
                 None => break,
             }
         }
-        left =
-            if parts.len() == 1 { Expression::atom(parts.remove(0)) } else { Expression::loose(parts.join(" and ")) };
-        Ok(left)
+        Ok(if parts.len() == 1 { Expression::atom(parts.remove(0)) } else { Expression::loose(parts.join(" and ")) })
     }
 
     fn comparison_function(&mut self) -> Option<&'static str> {
@@ -194,24 +187,17 @@ impl Parser {
         operand: fn(&mut Self) -> Result<Expression, SyntaxError>,
     ) -> Result<Expression, SyntaxError> {
         let first = operand(self)?;
-        let mut call = String::new();
-        let mut first = Some(first);
+        let mut steps = String::new();
         while let Some(TokenKind::Operator(operator)) = self.peek()
             && operators.contains(operator)
         {
             let operator = *operator;
             self.at += 1;
-            if let Some(first) = first.take() {
-                call = format!("__math({}", first.into_text());
-            }
-            let right = operand(self)?.into_text();
+            let right = operand(self)?.text;
             // Writing to a string cannot fail.
-            let _ = write!(call, ", \"{operator}\", {right}");
+            let _ = write!(steps, ", \"{operator}\", {right}");
         }
-        Ok(match first {
-            Some(first) => first,
-            None => Expression::atom(call + ")"),
-        })
+        Ok(if steps.is_empty() { first } else { Expression::atom(format!("__math({}{steps})", first.text)) })
     }
 
     fn concatenation(&mut self) -> Result<Expression, SyntaxError> {
@@ -219,9 +205,9 @@ impl Parser {
         if !self.is_operator("~") {
             return Ok(first);
         }
-        let mut items = vec![first.into_text()];
+        let mut items = vec![first.text];
         while self.skip_operator("~") {
-            items.push(self.product()?.into_text());
+            items.push(self.product()?.text);
         }
         Ok(Expression::atom(format!("__concat({})", items.join(", "))))
     }
@@ -229,17 +215,7 @@ impl Parser {
 
 /// Quotes a string as a literal.
 pub(super) fn quoted(text: &str) -> String {
-    let mut literal = String::with_capacity(text.len() + 2);
-    literal.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => literal.push_str("\\\""),
-            '\\' => literal.push_str("\\\\"),
-            // Literals stay on one line, so line numbers stay the same.
-            '\n' => literal.push_str("\\n"),
-            c => literal.push(c),
-        }
-    }
-    literal.push('"');
-    literal
+    // Literals stay on one line, so line numbers stay the same.
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("\"{escaped}\"")
 }

@@ -112,23 +112,13 @@ impl<'s> Lexer<'s> {
                 self.raw()?;
                 continue;
             }
-            let begin = 2 + usize::from(sign.is_some());
             match tag {
-                Tag::Comment => {
-                    self.advance(begin);
-                    self.comment()?;
-                }
-                Tag::Block => {
-                    self.push(TokenKind::BlockBegin);
-                    self.advance(begin);
-                    self.tag(Tag::Block)?;
-                }
-                Tag::Variable => {
-                    self.push(TokenKind::VariableBegin);
-                    self.advance(begin);
-                    self.tag(Tag::Variable)?;
-                }
+                Tag::Comment => {}
+                Tag::Block => self.push(TokenKind::BlockBegin),
+                Tag::Variable => self.push(TokenKind::VariableBegin),
             }
+            self.advance(2 + usize::from(sign.is_some()));
+            if tag == Tag::Comment { self.comment()? } else { self.tag(tag)? }
         }
         self.data(self.rest());
         Ok(())
@@ -170,18 +160,14 @@ impl<'s> Lexer<'s> {
 
     fn raw(&mut self) -> Result<(), SyntaxError> {
         let rest = self.rest();
-        let mut from = 0;
-        while let Some(found) = rest[from..].find("{%") {
-            let begin = from + found;
-            if let Some((begin_sign, length, end_sign)) = raw_end(&rest[begin..]) {
-                self.at_line_start = self.source[..self.at].ends_with('\n');
-                let text = self.strip_before(&rest[..begin], Tag::Block, begin_sign);
-                self.data(text);
-                self.advance(begin + length);
-                self.after_end(end_sign);
-                return Ok(());
-            }
-            from = begin + 2;
+        for (begin, _) in rest.match_indices("{%") {
+            let Some((begin_sign, length, end_sign)) = raw_end(&rest[begin..]) else { continue };
+            self.at_line_start = self.source[..self.at].ends_with('\n');
+            let text = self.strip_before(&rest[..begin], Tag::Block, begin_sign);
+            self.data(text);
+            self.advance(begin + length);
+            self.after_end(end_sign);
+            return Ok(());
         }
         Err(self.error("a raw block is not closed: `{% endraw %}` is missing"))
     }

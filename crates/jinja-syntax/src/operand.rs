@@ -10,11 +10,9 @@ use super::parser::Parser;
 impl Parser {
     pub(super) fn unary(&mut self, filters: Filters) -> Result<Expression, SyntaxError> {
         let value = if self.skip_operator("-") {
-            let operand = self.nested_unary()?.into_text();
-            Expression::atom(format!("__negative({operand})"))
+            Expression::atom(format!("__negative({})", self.nested_unary()?.text))
         } else if self.skip_operator("+") {
-            let operand = self.nested_unary()?.into_text();
-            Expression::atom(format!("__positive({operand})"))
+            Expression::atom(format!("__positive({})", self.nested_unary()?.text))
         } else {
             self.primary()?
         };
@@ -30,17 +28,25 @@ impl Parser {
     }
 
     fn primary(&mut self) -> Result<Expression, SyntaxError> {
+        let value = match self.peek() {
+            Some(TokenKind::Name(name)) => match name.as_str() {
+                "true" | "True" => Expression::atom("true".to_owned()),
+                "false" | "False" => Expression::atom("false".to_owned()),
+                "none" | "None" => Expression::atom("none".to_owned()),
+                name => Expression::atom(name.to_owned()).reading(Some(Read::Variable(name.to_owned()))),
+            },
+            Some(TokenKind::Integer(number)) => Expression::atom(number.to_string()),
+            Some(TokenKind::Float(number)) if number.is_finite() => Expression::atom(format!("{number:?}")),
+            Some(TokenKind::Float(_)) => Expression::atom("__infinity()".to_owned()),
+            _ => return self.compound(),
+        };
+        self.at += 1;
+        Ok(value)
+    }
+
+    /// Parses adjacent strings, or an expression in brackets.
+    fn compound(&mut self) -> Result<Expression, SyntaxError> {
         match self.peek() {
-            Some(TokenKind::Name(name)) => {
-                let value = match name.as_str() {
-                    "true" | "True" => Expression::atom("true".to_owned()),
-                    "false" | "False" => Expression::atom("false".to_owned()),
-                    "none" | "None" => Expression::atom("none".to_owned()),
-                    name => Expression::atom(name.to_owned()).reading(Some(Read::Variable(name.to_owned()))),
-                };
-                self.at += 1;
-                Ok(value)
-            }
             Some(TokenKind::Text(_)) => {
                 let mut whole = String::new();
                 while let Some(TokenKind::Text(text)) = self.peek() {
@@ -48,16 +54,6 @@ impl Parser {
                     self.at += 1;
                 }
                 Ok(Expression::atom(quoted(&whole)))
-            }
-            Some(TokenKind::Integer(number)) => {
-                let text = number.to_string();
-                self.at += 1;
-                Ok(Expression::atom(text))
-            }
-            Some(TokenKind::Float(number)) => {
-                let text = if number.is_finite() { format!("{number:?}") } else { "__infinity()".to_owned() };
-                self.at += 1;
-                Ok(Expression::atom(text))
             }
             Some(TokenKind::Operator("(")) => {
                 self.at += 1;
@@ -71,15 +67,15 @@ impl Parser {
             }
             Some(TokenKind::Operator("[")) => {
                 self.at += 1;
-                let items = self.items("]", |parser| Ok(parser.expression(Conditional::Allowed)?.into_text()))?;
+                let items = self.items("]", |parser| Ok(parser.expression(Conditional::Allowed)?.text))?;
                 Ok(Expression::atom(format!("__list({items})")))
             }
             Some(TokenKind::Operator("{")) => {
                 self.at += 1;
                 let items = self.items("}", |parser| {
-                    let key = parser.expression(Conditional::Allowed)?.into_text();
+                    let key = parser.expression(Conditional::Allowed)?.text;
                     parser.expect_operator(":")?;
-                    Ok(format!("{key}, {}", parser.expression(Conditional::Allowed)?.into_text()))
+                    Ok(format!("{key}, {}", parser.expression(Conditional::Allowed)?.text))
                 })?;
                 Ok(Expression::atom(format!("__dict({items})")))
             }
@@ -163,19 +159,17 @@ impl Parser {
             if !keys.is_empty() {
                 self.expect_operator(",")?;
             }
-            let key = self.subscript_key()?;
-            keys.push(key);
+            keys.push(self.subscript_key()?);
         }
-        let text = match &keys[..] {
-            [] => return Err(self.error("a subscript is empty")),
-            [Subscript::Key(key)] => format!("__item({value}, {key})"),
+        match &keys[..] {
+            [] => Err(self.error("a subscript is empty")),
+            [Subscript::Key(key)] => Ok(Expression::atom(format!("__item({value}, {key})"))),
             [Subscript::Slice(bounds)] => {
                 let text = format!("__slice({value}, {})", bounds.join(", "));
-                return Ok(Expression::atom(text).reading(read.map(Read::filtered)));
+                Ok(Expression::atom(text).reading(read.map(Read::filtered)))
             }
-            _ => return Err(self.error("several subscripts in one pair of brackets are not supported")),
-        };
-        Ok(Expression::atom(text))
+            _ => Err(self.error("several subscripts in one pair of brackets are not supported")),
+        }
     }
 
     fn subscript_key(&mut self) -> Result<Subscript, SyntaxError> {
@@ -188,7 +182,7 @@ impl Parser {
                 self.at += 1;
                 colons += 1;
             } else if bounds[colons].is_empty() {
-                bounds[colons] = self.expression(Conditional::Allowed)?.into_text();
+                bounds[colons] = self.expression(Conditional::Allowed)?.text;
             } else {
                 return Err(self.unexpected("`]`"));
             }
@@ -217,18 +211,17 @@ impl Parser {
         self.expect_operator("(")?;
         let (mut positional, mut named) = (Vec::new(), Vec::new());
         let text = self.items(")", |parser| {
-            if parser.skip_operator("*") {
-                return Ok(format!("*{}", parser.expression(Conditional::Allowed)?.into_operand()));
-            }
-            if parser.skip_operator("**") {
-                return Ok(format!("**{}", parser.expression(Conditional::Allowed)?.into_operand()));
+            for sign in ["*", "**"] {
+                if parser.skip_operator(sign) {
+                    return Ok(format!("{sign}{}", parser.expression(Conditional::Allowed)?.into_operand()));
+                }
             }
             let keyword = matches!(parser.peek(), Some(TokenKind::Name(_)))
                 && matches!(parser.peek_second(), Some(TokenKind::Operator("=")));
             if !keyword {
                 let value = parser.expression(Conditional::Allowed)?;
                 positional.push(value.read.clone());
-                return Ok(value.into_text());
+                return Ok(value.text);
             }
             let name = parser.identifier()?;
             parser.expect_operator("=")?;
@@ -288,7 +281,7 @@ impl Parser {
                 return Err(self.error("several tests cannot follow each other: write `and` between them"));
             }
             let argument = self.primary()?;
-            self.postfix(argument)?.into_text()
+            self.postfix(argument)?.text
         } else {
             String::new()
         };

@@ -34,13 +34,6 @@ impl Parser {
         self.tokens.get(self.at + 1).map(|token| &token.kind)
     }
 
-    pub(super) fn next(&mut self) -> Option<TokenKind> {
-        let token = self.tokens.get_mut(self.at)?;
-        self.at += 1;
-        // The parser never goes back, so the token can be taken out.
-        Some(std::mem::replace(&mut token.kind, TokenKind::BlockEnd))
-    }
-
     pub(super) fn line(&self) -> usize {
         self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |token| token.line)
     }
@@ -93,14 +86,10 @@ impl Parser {
     }
 
     pub(super) fn identifier(&mut self) -> Result<String, SyntaxError> {
-        match self.peek() {
-            Some(TokenKind::Name(name)) => {
-                let name = name.clone();
-                self.at += 1;
-                Ok(name)
-            }
-            _ => Err(self.unexpected("a name")),
-        }
+        let Some(TokenKind::Name(name)) = self.peek() else { return Err(self.unexpected("a name")) };
+        let name = name.clone();
+        self.at += 1;
+        Ok(name)
     }
 
     pub(super) fn expect_end(&mut self, end: TokenKind) -> Result<(), SyntaxError> {
@@ -111,8 +100,9 @@ impl Parser {
         Err(self.unexpected(if end == TokenKind::BlockEnd { "`%}`" } else { "`}}`" }))
     }
 
-    /// Resets the count of operations for the next tag.
+    /// Skips the beginning of a tag, and resets the count of operations.
     pub(super) fn begin_tag(&mut self) {
+        self.at += 1;
         self.operations = 0;
     }
 

@@ -30,26 +30,20 @@ pub fn translate(source: &str) -> Result<Template, SyntaxError> {
     let mut translation =
         Translation { parser: Parser::new(tokens(source)?), out: String::new(), line: 1, open: Vec::new() };
     while let Some(token) = translation.parser.peek() {
-        match token {
-            TokenKind::Data(text) => {
-                let text = format!("{{{{{}}}}}", quoted(text));
-                translation.write(&text);
-                translation.parser.next();
-            }
-            TokenKind::VariableBegin => {
-                let line = translation.parser.line();
-                translation.parser.begin_tag();
-                translation.parser.next();
-                let value = translation.parser.tuple(Conditional::Allowed)?.into_text();
-                translation.parser.expect_end(TokenKind::VariableEnd)?;
-                translation.print(line, &value);
-            }
-            _ => {
-                let line = translation.parser.line();
-                translation.parser.begin_tag();
-                translation.parser.next();
-                translation.statement(line)?;
-            }
+        if let TokenKind::Data(text) = token {
+            translation.out.push_str(&format!("{{{{{}}}}}", quoted(text)));
+            translation.parser.at += 1;
+            continue;
+        }
+        let is_variable = *token == TokenKind::VariableBegin;
+        let line = translation.parser.line();
+        translation.parser.begin_tag();
+        if is_variable {
+            let value = translation.parser.tuple(Conditional::Allowed)?.text;
+            translation.parser.expect_end(TokenKind::VariableEnd)?;
+            translation.print(line, &value);
+        } else {
+            translation.statement(line)?;
         }
     }
     match translation.open.pop() {
@@ -81,10 +75,6 @@ struct OpenTag {
 }
 
 impl Translation {
-    fn write(&mut self, text: &str) {
-        self.out.push_str(text);
-    }
-
     /// Writes newlines until the translation is at a line of the template, so errors name that line.
     fn catch_up(&mut self, line: usize) {
         while self.line < line {
@@ -94,16 +84,16 @@ impl Translation {
     }
 
     fn print(&mut self, line: usize, value: &str) {
-        self.write("{{");
+        self.out.push_str("{{");
         self.catch_up(line);
         // Spaces separate the braces and signs of the value from the braces and signs of the tag.
-        self.write(&format!(" {value} }}}}"));
+        self.out.push_str(&format!(" {value} }}}}"));
     }
 
     fn tag(&mut self, line: usize, text: &str) {
-        self.write("{%");
+        self.out.push_str("{%");
         self.catch_up(line);
-        self.write(&format!(" {text} %}}"));
+        self.out.push_str(&format!(" {text} %}}"));
     }
 
     fn open(&mut self, line: usize, tag: &str, end: &'static str) -> Result<(), SyntaxError> {
@@ -123,12 +113,12 @@ impl Translation {
             "for" => self.for_loop(line)?,
             "if" => {
                 self.open(line, "if", "endif")?;
-                format!("if {}", self.parser.tuple(Conditional::Excluded)?.into_text())
+                format!("if {}", self.parser.tuple(Conditional::Excluded)?.text)
             }
             "elif" => {
                 self.within(&["if"], "elif")?;
                 self.branch()?;
-                format!("elif {}", self.parser.tuple(Conditional::Excluded)?.into_text())
+                format!("elif {}", self.parser.tuple(Conditional::Excluded)?.text)
             }
             "else" => {
                 self.within(&["if", "for"], "else")?;
@@ -290,7 +280,7 @@ impl Translation {
             if let Some(value) = value.read.clone() {
                 self.parser.outline.assignments.push(Assignment { target: single_name(&target), value });
             }
-            let value = value.into_text();
+            let value = value.text;
             // A namespace outlives the block. The function rejects values that could form a reference cycle.
             let value = if target.contains('.') { format!("__namespace_value({value})") } else { value };
             return Ok(format!("set {target} = {value}"));
@@ -326,7 +316,7 @@ impl Translation {
             }
             let name = self.parser.identifier()?;
             if self.parser.skip_operator("=") {
-                let default = self.parser.expression(Conditional::Allowed)?.into_text();
+                let default = self.parser.expression(Conditional::Allowed)?.text;
                 defaults += &format!("{{% if {name} is undefined() %}}{{% set {name} = {default} %}}{{% endif %}}");
             } else if !defaults.is_empty() {
                 return Err(self.parser.error(format!("`{name}` needs a default, as the parameter before it has one")));
@@ -345,7 +335,7 @@ impl Translation {
         }
         self.begin(line, &format!("macro {name}({})", parameters.join(", ")))?;
         self.parser.outline.macros.push(Macro { name, parameters });
-        self.write(&defaults);
+        self.out.push_str(&defaults);
         Ok(())
     }
 
@@ -353,10 +343,10 @@ impl Translation {
         let (parameters, defaults) =
             if self.parser.is_operator("(") { self.signature()? } else { (Vec::new(), String::new()) };
         let parameters = if parameters.is_empty() { String::new() } else { format!("({})", parameters.join(", ")) };
-        let call = self.parser.expression(Conditional::Allowed)?.into_text();
+        let call = self.parser.expression(Conditional::Allowed)?.text;
         self.open(line, "call", "endcall")?;
         self.begin(line, &format!("call{parameters} {call}"))?;
-        self.write(&defaults);
+        self.out.push_str(&defaults);
         Ok(())
     }
 
@@ -371,7 +361,7 @@ impl Translation {
             self.parser.expect_operator("=")?;
             // Values are evaluated outside the block's scope, so they are assigned to temporary names first.
             let aside = format!("__with_{}", targets.len());
-            values.push(format!("{aside} = {}", self.parser.expression(Conditional::Allowed)?.into_text()));
+            values.push(format!("{aside} = {}", self.parser.expression(Conditional::Allowed)?.text));
             targets.push(format!("{target} = {aside}"));
         }
         self.open(line, "with", "endwith")?;
@@ -381,7 +371,7 @@ impl Translation {
 
     fn print_statement(&mut self, line: usize) -> Result<(), SyntaxError> {
         loop {
-            let value = self.parser.expression(Conditional::Allowed)?.into_text();
+            let value = self.parser.expression(Conditional::Allowed)?.text;
             self.print(line, &value);
             if !self.parser.skip_operator(",") {
                 return self.parser.expect_end(TokenKind::BlockEnd);

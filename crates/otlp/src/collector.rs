@@ -78,6 +78,7 @@ impl Collector {
         };
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok()?.parse().ok());
+        let retry_after = retry_after.map(Duration::from_secs);
         let answer = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec().unwrap_or_default();
         match status.as_u16() {
             200..=299 => {
@@ -86,10 +87,7 @@ impl Collector {
                 let rejected = u64::try_from(partial.rejected_spans).unwrap_or_default();
                 Delivery::Accepted { rejected, cause: shorten(partial.error_message) }
             }
-            429 | 502 | 503 | 504 => Delivery::Failed {
-                cause: format!("it answered {status}"),
-                retry_after: retry_after.map(Duration::from_secs),
-            },
+            429 | 502 | 503 | 504 => Delivery::Failed { cause: format!("it answered {status}"), retry_after },
             _ => {
                 // A status message of protobuf, or a text.
                 let text = String::from_utf8_lossy(&answer);

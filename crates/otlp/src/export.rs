@@ -20,27 +20,18 @@ const LAST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The export of the spans in a queue.
 pub(crate) struct Export {
-    spans: Receiver<SpanData>,
+    pub(crate) spans: Receiver<SpanData>,
     /// Receives the time by which the export ends. Without a sender it ends at once.
-    stop: Receiver<Instant>,
-    collector: Collector,
-    metrics: Arc<Metrics>,
+    pub(crate) stop: Receiver<Instant>,
+    pub(crate) collector: Collector,
+    pub(crate) metrics: Arc<Metrics>,
     /// The end, once the export is stopped.
-    end: Option<Instant>,
+    pub(crate) end: Option<Instant>,
     /// Spans that were lost before the current outage; none while the collector accepts every batch completely.
-    outage: Option<u64>,
+    pub(crate) outage: Option<u64>,
 }
 
 impl Export {
-    pub(crate) fn new(
-        spans: Receiver<SpanData>,
-        stop: Receiver<Instant>,
-        collector: Collector,
-        metrics: Arc<Metrics>,
-    ) -> Self {
-        Self { spans, stop, collector, metrics, end: None, outage: None }
-    }
-
     /// Sends batches until the export is stopped, and then the rest of the queue.
     pub(crate) fn run(mut self) {
         let mut lost = 0;
@@ -176,9 +167,6 @@ impl Export {
 
     /// Spans that no collector has received or will receive.
     fn lost(&self) -> u64 {
-        [SpanOutcome::Rejected, SpanOutcome::Dropped]
-            .map(|outcome| self.metrics.spans_ended_count(outcome))
-            .iter()
-            .sum()
+        self.metrics.spans_ended_count(SpanOutcome::Rejected) + self.metrics.spans_ended_count(SpanOutcome::Dropped)
     }
 }

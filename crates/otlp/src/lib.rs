@@ -111,7 +111,8 @@ impl Exporter {
         let (queue, spans) = SpanQueue::new(options.queued_spans_max, metrics);
         let (stop, stopped) = bounded(1);
         let (running, ended) = bounded(0);
-        let export = Export::new(spans, stopped, collector, Arc::clone(metrics));
+        let metrics = Arc::clone(metrics);
+        let export = Export { spans, stop: stopped, collector, metrics, end: None, outage: None };
         std::thread::Builder::new().name("span-export".to_owned()).spawn(move || {
             // Dropped when the thread ends, even by a panic.
             let _running: Sender<()> = running;

@@ -19,20 +19,18 @@ use flash_indexer_types::{ConnectionStatus, InstanceId, LossReason, ModelKey, Ra
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use super::Peers;
-use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorkers, Selection};
+use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorkers};
 use super::comparison::{
-    COMPARED_AT_ONCE_MAX, Candidate, Outcome, RankComparison, ReportedPosition, SAMPLE_INTERVAL, compare_digests,
-    pause_after,
+    COMPARED_AT_ONCE_MAX, Candidate, Outcome, ReportedPosition, SAMPLE_INTERVAL, compare_digests, pause_after,
 };
 use super::status::RecoveryStatus;
 use super::url::PeerUrl;
+use super::{Peers, wait_until};
 
 /// Longest wait for both sides to reach the message at which they digest, and for a rebuilt instance to reach the registered one.
 const DIGEST_DEADLINE: Duration = Duration::from_secs(5);
 /// Longest wait for an engine to replay its whole stream.
 const REBUILD_DEADLINE: Duration = Duration::from_secs(30);
-const STATE_CHECK: Duration = Duration::from_millis(5);
 /// Attempts to get a digest from a peer that is at its limit of concurrent digests.
 const BUSY_ATTEMPTS_MAX: usize = 8;
 /// Status of a peer at its limit.
@@ -147,13 +145,14 @@ impl Check {
             let candidate = Candidate { rank, our, their, earlier, sampled_at };
             instances.entry((&rank.model, &rank.instance)).or_default().push(candidate);
         }
-        let mut worse: BTreeSet<(ModelKey, InstanceId)> = BTreeSet::new();
-        let mut new_disputes = Vec::new();
+        // An entire instance is rebuilt, or replaced.
+        let (mut rebuilt, mut worse) = (BTreeSet::new(), BTreeSet::new());
+        let instance_of = |rank: &RankId| (rank.model.clone(), rank.instance.clone());
         self.compare_all(watch, client, url, instances.into_values().collect(), |rank, outcome| {
             self.indexer.metrics().peer_check(outcome.as_str());
             match outcome {
                 Outcome::Equal | Outcome::NotCompared | Outcome::OtherEpoch => {}
-                Outcome::Worse => drop(worse.insert((rank.model.clone(), rank.instance.clone()))),
+                Outcome::Worse => drop(worse.insert(instance_of(rank))),
                 Outcome::Drift => {
                     log_rank!(warn, rank, peer = url.as_str(), "rank differs from a peer's, and neither is exact")
                 }
@@ -165,26 +164,21 @@ impl Check {
                         "rank differs from a peer's, and both are exact; rebuilding"
                     );
                     self.indexer.mark_degraded(rank, LossReason::PeerMismatch.to_string());
-                    new_disputes.push(rank.clone());
+                    rebuilt.insert(instance_of(rank));
+                    disputed.insert(rank.clone());
                 }
             }
         });
-        // An entire instance is rebuilt.
-        let rebuilt: BTreeSet<_> =
-            new_disputes.iter().map(|rank| (rank.model.clone(), rank.instance.clone())).collect();
-        disputed.extend(new_disputes);
         for (model, instance) in rebuilt {
             self.repair(&model, &instance, rebuild);
         }
         for (model, instance) in worse {
-            // An entire instance is replaced, so every rank must be at least as reliable at the peer.
+            // Every rank of the instance is replaced, so all must be at least as reliable at the peer.
             let is_of_it = |(rank, _): &(&RankId, &ReportedPosition)| rank.model == model && rank.instance == instance;
             let mut of_it = ours.iter().filter(is_of_it);
             if of_it.all(|(rank, our)| theirs.get(rank).is_some_and(|their| their.trust <= our.trust)) {
                 self.repair(&model, &instance, |shadow| {
-                    let selection =
-                        Selection { model_name: &model.model_name, tenant_id: &model.tenant_id, instance: &instance };
-                    read_dump(client.dump(url, Some(&selection))?, shadow)?;
+                    read_dump(client.dump(url, Some((&model, &instance)))?, shadow)?;
                     shadow.resume();
                     Ok(())
                 });
@@ -215,10 +209,10 @@ impl Check {
                     let started = Instant::now();
                     // A panic at one rank does not affect the outcomes of the others.
                     let compared = watch.guarded(|| self.compare_rank(client, url, &candidate));
-                    let compared = compared.unwrap_or_else(|| Outcome::NotCompared.into());
+                    let (outcome, blocks) = compared.unwrap_or((Outcome::NotCompared, 0));
                     // The send fails only after the receiver has ended.
-                    let _ = sender.send((candidate.rank, compared.outcome));
-                    let pause = pause_after(compared.blocks).saturating_sub(started.elapsed());
+                    let _ = sender.send((candidate.rank, outcome));
+                    let pause = pause_after(blocks).saturating_sub(started.elapsed());
                     wait_until(pause, || self.indexer.is_stopping());
                 }
             }
@@ -233,8 +227,9 @@ impl Check {
         });
     }
 
-    /// Compares a rank at a message that neither side has reached yet.
-    fn compare_rank(&self, client: &PeerClient, url: &PeerUrl, candidate: &Candidate<'_>) -> RankComparison {
+    /// Compares a rank at a message that neither side has reached yet. Returns the outcome, and the number of blocks that were
+    /// digested for it.
+    fn compare_rank(&self, client: &PeerClient, url: &PeerUrl, candidate: &Candidate<'_>) -> (Outcome, u64) {
         let Candidate { rank, our, their, .. } = *candidate;
         // Fault injection by model name.
         #[cfg(any(test, feature = "fault-injection"))]
@@ -242,10 +237,10 @@ impl Check {
         // A peer with a stalled connection is exact at an earlier message, or in an earlier epoch. So trust alone decides only while this
         // replica has received nothing.
         if our.last.is_none() && their.trust == Trust::Exact {
-            return Outcome::Worse.into();
+            return (Outcome::Worse, 0);
         }
         if our.trust == Trust::Exact && their.trust == Trust::Degraded {
-            return Outcome::NotCompared.into();
+            return (Outcome::NotCompared, 0);
         }
         for _ in 0..BUSY_ATTEMPTS_MAX {
             let now = self.indexer.last_sequence(rank);
@@ -259,7 +254,7 @@ impl Check {
             });
             match (ours, theirs) {
                 (Some(ours), Ok(theirs)) => {
-                    return RankComparison { outcome: compare_digests(&ours, &theirs), blocks: ours.holds.blocks };
+                    return (compare_digests(&ours, &theirs), ours.holds.blocks);
                 }
                 // The peer is at its limit of digests, which all replicas share.
                 (_, Err(PeerError::Refused { status: BUSY, .. })) => {
@@ -268,7 +263,7 @@ impl Check {
                 _ => break,
             }
         }
-        Outcome::NotCompared.into()
+        (Outcome::NotCompared, 0)
     }
 
     /// Rebuilds an instance in a shadow and exchanges it, or leaves it unchanged.
@@ -343,16 +338,4 @@ fn peer_positions(workers: Vec<Worker>) -> BTreeMap<RankId, ReportedPosition> {
         }
     }
     positions
-}
-
-/// Waits until the condition holds. Returns false if it does not within `patience`.
-fn wait_until(patience: Duration, condition: impl Fn() -> bool) -> bool {
-    let deadline = Instant::now() + patience;
-    while !condition() {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(STATE_CHECK);
-    }
-    true
 }

@@ -8,7 +8,7 @@ use flash_indexer_credentials::{ClientCredentials, tls_remedy};
 use flash_indexer_snapshot::RankRecord;
 use flash_indexer_types::names::{shorten, shortened};
 use flash_indexer_types::networks::EngineNetworks;
-use flash_indexer_types::{InstanceId, RankId};
+use flash_indexer_types::{InstanceId, ModelKey, RankId};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use ureq::http::Response;
@@ -104,10 +104,14 @@ impl PeerClient {
     }
 
     /// Streams the peer's dump, of one instance or of all.
-    pub(crate) fn dump(&self, url: &PeerUrl, only: Option<&Selection<'_>>) -> Result<impl Read + use<>, PeerError> {
+    pub(crate) fn dump(
+        &self,
+        url: &PeerUrl,
+        only: Option<(&ModelKey, &InstanceId)>,
+    ) -> Result<impl Read + use<>, PeerError> {
         let mut request = self.agent.get(format!("{url}/dump"));
-        if let Some(Selection { model_name, tenant_id, instance }) = only {
-            request = request.query("model_name", model_name).query("tenant_id", tenant_id);
+        if let Some((model, instance)) = only {
+            request = request.query("model_name", &model.model_name).query("tenant_id", &model.tenant_id);
             request = request.query("instance_id", instance.as_key());
         }
         let request = request.header("accept", "application/x-ndjson, application/json;q=0.5");
@@ -170,11 +174,4 @@ pub(crate) struct PeerWorkers {
     /// Random id of the peer's process; none for an older version.
     pub(crate) process: Option<String>,
     pub(crate) workers: Vec<Worker>,
-}
-
-/// Instance whose dump is requested.
-pub(crate) struct Selection<'a> {
-    pub(crate) model_name: &'a str,
-    pub(crate) tenant_id: &'a str,
-    pub(crate) instance: &'a InstanceId,
 }

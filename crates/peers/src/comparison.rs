@@ -61,19 +61,6 @@ pub(super) fn pause_after(blocks: u64) -> Duration {
     (DIGEST_TIME_PER_BLOCK * WRITER_SHARE * COMPARED_AT_ONCE_MAX as u32).saturating_mul(blocks).min(PAUSE_MAX)
 }
 
-/// Outcome of one comparison, and the number of blocks that were digested for it.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RankComparison {
-    pub(super) outcome: Outcome,
-    pub(super) blocks: u64,
-}
-
-impl From<Outcome> for RankComparison {
-    fn from(outcome: Outcome) -> Self {
-        Self { outcome, blocks: 0 }
-    }
-}
-
 flash_indexer_types::named_enum! {
     /// Outcome of the comparison of one rank.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -25,6 +25,7 @@ mod status;
 mod url;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::time::{Duration, Instant};
 
 use flash_indexer_types::networks::EngineNetworks;
 use parking_lot::Mutex;
@@ -41,6 +42,9 @@ pub use self::url::{PeerUrl, PeerUrlError};
 pub const DIGESTS_MAX: usize = 64;
 /// Limit of registered peers.
 pub const PEERS_MAX: usize = 64;
+
+/// Time between two checks of a condition that a thread waits for.
+const CONDITION_CHECK: Duration = Duration::from_millis(5);
 
 /// Header of `GET /workers` with the random id of the process that answers.
 pub const PROCESS_HEADER: &str = "flash-indexer-process";
@@ -147,4 +151,16 @@ impl Peers {
     pub fn urls(&self) -> Vec<PeerUrl> {
         self.urls.lock().clone()
     }
+}
+
+/// Waits until the condition holds. Returns false if it does not within `patience`.
+fn wait_until(patience: Duration, condition: impl Fn() -> bool) -> bool {
+    let deadline = Instant::now() + patience;
+    while !condition() {
+        if Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(CONDITION_CHECK);
+    }
+    true
 }

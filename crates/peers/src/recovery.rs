@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use flash_indexer_api::Worker;
 use flash_indexer_core::DpRank;
@@ -20,13 +20,11 @@ use flash_indexer_types::{
 };
 use tracing::{error, info, warn};
 
-use super::Peers;
 use super::client::{PeerClient, PeerDeadlines, PeerError, PeerWorkers};
 use super::status::{RecoverySource, RecoveryState, RecoveryStatus, Reporter};
 use super::url::PeerUrl;
+use super::{Peers, wait_until};
 use crate::snapshots::Snapshots;
-
-const CONNECTION_CHECK: Duration = Duration::from_millis(5);
 
 /// Recovery of a starting server.
 #[derive(Debug)]
@@ -102,16 +100,18 @@ impl Recovery {
         let client = PeerClient::new(&self.deadlines, &self.credentials, self.peers.networks());
         let recovered = self.recover(watch, &client, reporter);
         self.indexer.set_recovering(false);
+        let (recovered, restored) = match recovered {
+            Ok((source, restored)) => (Ok(source), restored),
+            Err(error) => (Err(error), BTreeMap::new()),
+        };
+        self.release(watch, restored);
+        reporter.released(self.held);
         match recovered {
-            Ok((source, restored)) => {
-                self.release(watch, restored);
-                reporter.released(self.held);
+            Ok(source) => {
                 self.indexer.metrics().recovered_from(source.label());
                 reporter.set(RecoveryState::Finished(source));
             }
             Err(error) => {
-                self.release(watch, BTreeMap::new());
-                reporter.released(self.held);
                 let error = error.to_string();
                 error!(error = error.as_str(), "failed to load the dump");
                 reporter.set(RecoveryState::Failed(error));
@@ -222,7 +222,8 @@ impl Recovery {
                 }
             }
         }
-        self.wait_for_connections();
+        // The listeners of paused streams.
+        wait_until(self.deadlines.connect, || self.indexer.unconnected(&self.held).is_empty());
         let dump = client.dump(url, None)?;
         self.restore(url.as_str(), dump, DumpTime::Now, pulled)
     }
@@ -284,14 +285,6 @@ impl Recovery {
             if released.is_none() {
                 watch.guarded(|| self.indexer.release_cleared(rank));
             }
-        }
-    }
-
-    /// Waits up to the connect deadline until the listeners of paused streams are connected.
-    fn wait_for_connections(&self) {
-        let deadline = Instant::now() + self.deadlines.connect;
-        while !self.indexer.unconnected(&self.held).is_empty() && Instant::now() < deadline {
-            std::thread::sleep(CONNECTION_CHECK);
         }
     }
 }

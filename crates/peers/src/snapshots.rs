@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_registry::Indexer;
 use flash_indexer_snapshot::{DirectoryError, DumpForm, DumpWriter, SnapshotDirectory, StoredSnapshot};
@@ -72,7 +72,7 @@ impl Snapshots {
         let snapshots = Arc::clone(self);
         let supervisor = Arc::clone(self.indexer.supervisor());
         supervisor.spawn(ThreadKind::Snapshots, None, move |watch| {
-            while snapshots.waits_for_next(&dropped) {
+            while dropped.recv_timeout(snapshots.interval) == Err(RecvTimeoutError::Timeout) {
                 if !recovery.is_running() {
                     // After a panic, the next snapshot is written at the next interval.
                     watch.guarded(|| snapshots.write(None));
@@ -80,10 +80,6 @@ impl Snapshots {
             }
         })?;
         Ok(SnapshotsGuard(guard))
-    }
-
-    fn waits_for_next(&self, dropped: &Receiver<()>) -> bool {
-        dropped.recv_timeout(self.interval) == Err(RecvTimeoutError::Timeout)
     }
 
     /// Writes the last snapshot before a stop, unless it takes too long.

@@ -7,11 +7,12 @@ use std::str::FromStr;
 use flash_indexer_types::endpoints::{HostError, check_host};
 use flash_indexer_types::masked_url;
 use flash_indexer_types::names::ENDPOINT_BYTES_MAX;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use ureq::http::Uri;
 
 /// Base URL of another indexer, such as `http://replica-b:8090`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[serde(transparent)]
 pub struct PeerUrl(String);
 
 /// Text that is not the URL of an indexer.
@@ -84,11 +85,5 @@ impl FromStr for PeerUrl {
 impl fmt::Display for PeerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-impl Serialize for PeerUrl {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
     }
 }

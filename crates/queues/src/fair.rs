@@ -132,15 +132,6 @@ enum Turn {
     Parked,
 }
 
-/// Work that a consumer has taken.
-#[derive(Debug)]
-pub(crate) struct TakenWork<K, T> {
-    pub(crate) key: K,
-    pub(crate) work: T,
-    /// Bytes to release once the changes are written.
-    pub bytes: usize,
-}
-
 impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
     pub(crate) fn new(consumers: usize, bytes_max: usize) -> Self {
         let consumer = || Consumer { turns: Turns::default(), queued: QueuedSize::default(), entries: 0 };
@@ -258,14 +249,15 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
         self.make_ready(key, Turn::Idle);
     }
 
-    /// Takes the next work of a consumer. `last_work` is the work of the consumer's last turn, in any unit. Calls `on_park`
-    /// for each queue that is parked instead.
+    /// Takes the next work of a consumer. Returns the key of its queue, the work, and the bytes to release once its changes are
+    /// written. `last_work` is the work of the consumer's last turn, in any unit. Calls `on_park` for each queue that is parked
+    /// instead.
     pub(crate) fn take(
         &mut self,
         consumer: usize,
         last_work: usize,
         mut on_park: impl FnMut(),
-    ) -> Option<TakenWork<K, T>> {
+    ) -> Option<(K, T, usize)> {
         let consumer = &mut self.consumers[consumer];
         consumer.turns.record(last_work);
         while let Some(key) = consumer.turns.next(|key| self.queues.get(key).is_some_and(Queue::has_long)) {
@@ -291,7 +283,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
             } else {
                 consumer.turns.push(key.class(), key.clone());
             }
-            return Some(TakenWork { key, work, bytes: size.bytes });
+            return Some((key, work, size.bytes));
         }
         None
     }

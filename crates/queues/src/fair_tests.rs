@@ -144,17 +144,17 @@ impl World {
     }
 
     fn take(&mut self, consumer: usize) {
-        let Some(taken) = self.queues.take(consumer, 0, || {}) else { return };
-        assert_eq!(usize::from(taken.key) % CONSUMERS, consumer);
-        let number = taken.work.number();
-        let last = self.last_taken.insert(taken.key, number);
+        let Some((key, work, bytes)) = self.queues.take(consumer, 0, || {}) else { return };
+        assert_eq!(usize::from(key) % CONSUMERS, consumer);
+        let number = work.number();
+        let last = self.last_taken.insert(key, number);
         assert!(last < Some(number), "out of order: {number} after {last:?}");
-        match taken.work {
+        match work {
             Work::Dropped(_) | Work::ReplayFailed(_) => {}
-            work => assert_eq!(self.pending.get_mut(&taken.key).and_then(VecDeque::pop_front), Some(work)),
+            work => assert_eq!(self.pending.get_mut(&key).and_then(VecDeque::pop_front), Some(work)),
         }
-        if taken.bytes > 0 {
-            self.taken.entry(taken.key).or_default().push_back(taken.bytes);
+        if bytes > 0 {
+            self.taken.entry(key).or_default().push_back(bytes);
         }
     }
 
@@ -212,7 +212,7 @@ proptest! {
 
 /// Takes everything that a consumer can take, and returns the queues in order.
 fn take_all(queues: &mut FairQueues<u8, Work>, consumer: usize) -> Vec<u8> {
-    std::iter::from_fn(|| queues.take(consumer, 0, || {})).map(|taken| taken.key).collect()
+    std::iter::from_fn(|| queues.take(consumer, 0, || {})).map(|(key, ..)| key).collect()
 }
 
 fn live(bytes: usize) -> Work {
@@ -273,11 +273,11 @@ fn the_rest_of_work_is_taken_before_all_else_of_its_queue_and_after_the_other_qu
         queues.push(&key, 0, Work::Control(number), now, |_| {});
     }
     let mut taken = Vec::new();
-    while let Some(work) = queues.take(0, 0, || {}) {
-        taken.push(work.work.number());
+    while let Some((key, work, _)) = queues.take(0, 0, || {}) {
+        taken.push(work.number());
         // Each has a rest of one more turn.
-        if work.work.number() < 10 {
-            queues.put_back(&work.key, 0, Work::Control(10 + work.work.number()), now);
+        if work.number() < 10 {
+            queues.put_back(&key, 0, Work::Control(10 + work.number()), now);
         }
     }
     assert_eq!(taken, [1, 3, 11, 13, 2, 4, 12, 14]);

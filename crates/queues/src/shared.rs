@@ -8,7 +8,7 @@ use flash_indexer_telemetry::metrics::QueueState;
 use parking_lot::{Condvar, Mutex};
 
 use crate::class::ClassedKey;
-use crate::fair::{FairQueues, QueuedWork, TakenWork};
+use crate::fair::{FairQueues, QueuedWork};
 
 /// [`FairQueues`] behind one lock, which is held for one entry at a time.
 pub struct Queues<K, T> {
@@ -110,9 +110,8 @@ where
     ) -> TakenEntry<K, T> {
         let mut state = self.state.lock();
         loop {
-            if let Some(TakenWork { key, work, bytes }) =
-                state.queues.take(consumer, std::mem::take(&mut last_work), &mut on_park)
-            {
+            let taken = state.queues.take(consumer, std::mem::take(&mut last_work), &mut on_park);
+            if let Some((key, work, bytes)) = taken {
                 let reservation: Arc<dyn Send + Sync> = match bytes {
                     0 => Arc::new(()),
                     _ => Arc::new(Reservation { queues: Arc::clone(self), key: key.clone(), bytes }),

@@ -33,7 +33,7 @@ pub struct Directory {
 
 /// Encodes a description as stored: the scope first.
 pub(crate) fn with_scope(scope: Scope, description: &[u8]) -> Vec<u8> {
-    [&scope.number().to_be_bytes(), description].concat()
+    [&scope.0.to_be_bytes(), description].concat()
 }
 
 impl Directory {
@@ -65,7 +65,7 @@ impl Directory {
                     let (scope, description) = description.split_first_chunk()?;
                     let publisher = u64::from_be_bytes(publishers.get(&id)?.as_slice().try_into().ok()?);
                     let listed = ListedRank {
-                        scope: Scope::from_number(u64::from_be_bytes(*scope)),
+                        scope: Scope(u64::from_be_bytes(*scope)),
                         description: description.to_vec(),
                         state: Vec::new(),
                         valid_until: read_at,

@@ -6,21 +6,13 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Scope of an index: a model of a tenant with a block size. Blocks of different scopes have different keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Scope(u64);
+pub struct Scope(pub(crate) u64);
 
 impl Scope {
     /// The scope named by these parts.
     #[must_use]
     pub fn of(parts: &[&str]) -> Self {
         Self(hash_of(parts))
-    }
-
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn from_number(number: u64) -> Self {
-        Self(number)
     }
 }
 

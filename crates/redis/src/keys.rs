@@ -69,7 +69,7 @@ impl Keys {
     /// The bucket of all prefixes that begin with this block.
     pub(crate) fn bucket_of(&self, scope: Scope, first: LocalHash) -> Bucket {
         // Local hashes may come from clients and need not be uniform.
-        let mixed = (first.0 ^ scope.number()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let mixed = (first.0 ^ scope.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         Bucket(((mixed * u64::from(self.buckets)) >> 32) as u16)
     }
 
@@ -80,7 +80,7 @@ impl Keys {
 
     /// Last part of a block's key.
     pub(crate) fn block(scope: Scope, prefix: SequenceHash) -> [u8; 8] {
-        (prefix.0 ^ scope.number()).to_be_bytes()
+        (prefix.0 ^ scope.0).to_be_bytes()
     }
 
     /// The tables of epochs, of sessions and of incomplete ranks of a bucket. The first is named `lives`, as in earlier releases,

@@ -25,14 +25,6 @@ pub struct FoundRanks {
     pub incomplete: Vec<HolderId>,
 }
 
-/// The query failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FindError {
-    /// The store did not respond in time, or responded with an error.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 /// Bytes of one entry: an epoch id and a tier.
 const ENTRY_BYTES: usize = 9;
 

@@ -12,13 +12,6 @@ use tokio::sync::Notify;
 /// Limit of the changed prefixes of one rank that wait for the store; beyond it, the whole rank is written again.
 pub const WAITING_CHANGES_MAX: usize = 1 << 17;
 
-/// Reason why a rank is not published.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WithheldReason {
-    /// The rank has several cache groups: its held prefixes do not determine the usable ones.
-    CacheGroups,
-}
-
 /// Held prefixes of one rank, and the changes that wait to be written to the store. Fed by the index's writer and
 /// read by the publisher.
 #[derive(Debug)]
@@ -30,7 +23,9 @@ pub struct RankPrefixes {
 #[derive(Debug, Default)]
 struct Inner {
     prefixes: HeldPrefixes,
-    withheld: Option<WithheldReason>,
+    /// Whether the rank is not published because it has several cache groups: its held prefixes do not determine the
+    /// usable ones.
+    is_withheld: bool,
     /// Whether the rank was removed from its index. The store then has no empty rank in its place.
     is_removed: bool,
     /// Incremented when everything written so far becomes invalid.
@@ -47,14 +42,6 @@ pub(crate) struct PrefixState {
     pub(crate) tier: Option<Tier>,
 }
 
-/// Epoch of a rank whose changes a publisher writes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PublishedEpoch {
-    pub(crate) epoch: u64,
-    /// Whether the epoch has no changes because the rank is not published.
-    pub(crate) is_withheld: bool,
-}
-
 impl RankPrefixes {
     pub(crate) fn new(changed: Arc<Notify>) -> Self {
         Self { inner: Mutex::default(), changed }
@@ -64,7 +51,7 @@ impl RankPrefixes {
     pub fn apply(&self, event: &RankEvent) {
         let mut inner = self.inner.lock();
         let has_changes = match event {
-            RankEvent::Secondary(_) => inner.withhold(WithheldReason::CacheGroups),
+            RankEvent::Secondary(_) => inner.withhold(),
             RankEvent::Primary(BlockEvent::Cleared) => {
                 inner.prefixes = HeldPrefixes::default();
                 inner.restart_epoch();
@@ -84,16 +71,15 @@ impl RankPrefixes {
     pub fn remove(&self) {
         let mut inner = self.inner.lock();
         inner.prefixes = HeldPrefixes::default();
-        (inner.withheld, inner.is_removed) = (None, true);
+        (inner.is_withheld, inner.is_removed) = (false, true);
         inner.restart_epoch();
         drop(inner);
         self.changed.notify_one();
     }
 
-    /// Reason why the rank is not published, if it is not.
-    #[must_use]
-    pub fn withheld(&self) -> Option<WithheldReason> {
-        self.inner.lock().withheld
+    /// Whether the rank is not published.
+    pub(crate) fn is_withheld(&self) -> bool {
+        self.inner.lock().is_withheld
     }
 
     /// Current epoch of the written state.
@@ -107,20 +93,21 @@ impl RankPrefixes {
         (inner.waiting.as_ref().map_or(0, KeyedSet::len), inner.overflows)
     }
 
-    /// Starts recording changes for a publisher. Returns the epoch that they belong to.
-    pub(crate) fn publish(&self) -> PublishedEpoch {
+    /// Starts recording changes for a publisher. Returns the epoch that they belong to, and whether it has no changes
+    /// because the rank is not published.
+    pub(crate) fn publish(&self) -> (u64, bool) {
         let mut inner = self.inner.lock();
-        let is_withheld = inner.withheld.is_some() || inner.is_removed;
+        let is_withheld = inner.is_withheld || inner.is_removed;
         if !is_withheld {
             inner.waiting = Some(KeyedSet::default());
         }
-        PublishedEpoch { epoch: inner.epoch, is_withheld }
+        (inner.epoch, is_withheld)
     }
 
     /// All held prefixes that may be published. Blocks the rank's writer while it copies them.
     pub(crate) fn all(&self) -> Vec<Prefix> {
         let inner = self.inner.lock();
-        if inner.withheld.is_some() { Vec::new() } else { inner.prefixes.iter().collect() }
+        if inner.is_withheld { Vec::new() } else { inner.prefixes.iter().collect() }
     }
 
     /// Number of held prefixes.
@@ -150,16 +137,8 @@ impl RankPrefixes {
         Some((taken.into_iter().map(state).collect(), true))
     }
 
-    /// The prefixes of a list that are held, in their current state. None if the rank is in another epoch.
+    /// The prefixes of a list, in their current state. None if the rank is in another epoch.
     pub(crate) fn read(&self, epoch: u64, prefixes: &[Prefix]) -> Option<Vec<PrefixState>> {
-        let inner = self.inner.lock();
-        let state =
-            |&prefix: &Prefix| Some(PrefixState { prefix, tier: Some(inner.prefixes.slowest_tier(prefix.hash)?) });
-        (inner.epoch == epoch).then(|| prefixes.iter().filter_map(state).collect())
-    }
-
-    /// Prefixes whose changes were taken before, in their current state. None if the rank is in another epoch.
-    pub(crate) fn reread(&self, epoch: u64, prefixes: &[Prefix]) -> Option<Vec<PrefixState>> {
         let inner = self.inner.lock();
         let state = |&prefix: &Prefix| PrefixState { prefix, tier: inner.prefixes.slowest_tier(prefix.hash) };
         (inner.epoch == epoch).then(|| prefixes.iter().map(state).collect())
@@ -168,8 +147,8 @@ impl RankPrefixes {
 
 impl Inner {
     /// Withholds the rank; returns whether it was not withheld before.
-    fn withhold(&mut self, why: WithheldReason) -> bool {
-        let is_first = self.withheld.replace(why).is_none();
+    fn withhold(&mut self) -> bool {
+        let is_first = !std::mem::replace(&mut self.is_withheld, true);
         if is_first {
             self.restart_epoch();
         }
@@ -180,7 +159,7 @@ impl Inner {
     fn apply(&mut self, event: &BlockEvent) -> bool {
         let mut changed = Vec::new();
         self.prefixes.apply(event, &mut |prefix| changed.push(prefix));
-        if self.waiting.is_none() || self.withheld.is_some() {
+        if self.waiting.is_none() || self.is_withheld {
             return false;
         }
         let has_changes = !changed.is_empty();

@@ -18,7 +18,7 @@ use crate::identity::{PublisherId, Scope};
 use crate::keys::{Keys, Namespace};
 use crate::link::{Credentials, Link};
 use crate::publisher::{Publisher, PublisherReport, PublisherState, RankRegistry, Timing};
-use crate::query_response::{FindError, FoundRanks, QueryResponse, decode};
+use crate::query_response::{FoundRanks, QueryResponse, decode};
 use crate::rank_prefixes::RankPrefixes;
 use crate::script::FIND;
 use crate::supervision::{RESTART_PAUSE, panic_count, supervise};
@@ -137,7 +137,7 @@ impl Store {
         let (stop, stopped) = watch::channel(false);
         let link_tasks = [&shared.link, &query_link].map(|link| {
             let link = Arc::clone(link);
-            on.spawn(async move { supervise("link", RESTART_PAUSE, || Arc::clone(&link).maintain()).await })
+            on.spawn(supervise("link", RESTART_PAUSE, move || Arc::clone(&link).maintain()))
         });
         let publisher_task = {
             let shared = Arc::clone(&shared);
@@ -145,7 +145,7 @@ impl Store {
             // an answer too large.
             let pause = shared.timing.time_to_live;
             let publish = move || Publisher::new(Arc::clone(&shared), Arc::clone(&ranks)).run(stopped.clone());
-            on.spawn(async move { supervise("publisher", pause, publish).await })
+            on.spawn(supervise("publisher", pause, publish))
         };
         Ok(Self { options, shared, query_link, stop, publisher_task: Mutex::new(Some(publisher_task)), link_tasks })
     }
@@ -155,8 +155,8 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// When the store does not respond in time.
-    pub async fn find(&self, scope: Scope, query: &[LocalHash]) -> Result<FoundRanks, FindError> {
+    /// When the store does not respond in time, or responds with an error.
+    pub async fn find(&self, scope: Scope, query: &[LocalHash]) -> Result<FoundRanks, StoreError> {
         let Some(&first) = query.first() else { return Ok(FoundRanks::default()) };
         let keys = &self.shared.keys;
         let bucket = keys.bucket_of(scope, first);
@@ -202,14 +202,11 @@ impl Store {
     /// Status and counters.
     #[must_use]
     pub fn report(&self) -> StoreReport {
-        let links = [&self.shared.link, &self.query_link];
+        let disconnected = [&self.shared.link, &self.query_link].into_iter().find(|link| !link.is_connected());
         StoreReport {
             url: self.options.url.to_string(),
             is_connected: self.is_connected(),
-            last_error: links
-                .iter()
-                .find(|link| !link.is_connected())
-                .map_or_else(String::new, |link| link.last_error()),
+            last_error: disconnected.map_or_else(String::new, |link| link.last_error()),
             publisher: self.shared.id,
             published: *self.shared.report.lock(),
             task_panics: panic_count(),

@@ -63,11 +63,9 @@ impl FromStr for StoreUrl {
         if path.contains('@') {
             return bad("a / precedes the last @; write / in a user or a password as %2F".to_owned());
         }
-        let (credentials, hosts) = authority.rsplit_once('@').map_or((None, authority), |(who, at)| (Some(who), at));
-        let (user, password) = match credentials.map(|who| who.split_once(':').unwrap_or((who, ""))) {
-            None => (None, None),
-            Some((user, password)) => (decoded(user)?, decoded(password)?),
-        };
+        let (credentials, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (user, password) = credentials.split_once(':').unwrap_or((credentials, ""));
+        let (user, password) = (decoded(user)?, decoded(password)?);
         if [hosts, path].iter().any(|part| part.contains(['?', '#'])) {
             return bad("the address has parameters, which are not supported".to_owned());
         }
@@ -114,25 +112,17 @@ fn node(text: &str, default_port: u16) -> Result<(String, u16), StoreUrlError> {
 
 /// Decodes percent escapes of one part of the address; none if it is empty.
 fn decoded(text: &str) -> Result<Option<String>, StoreUrlError> {
-    let mut bytes = Vec::new();
-    let mut rest = text.as_bytes();
-    while let Some((&first, more)) = rest.split_first() {
-        let escaped = match first {
-            b'%' => match more.get(..2).and_then(|two| str::from_utf8(two).ok()) {
-                Some(two) => Some(u8::from_str_radix(two, 16).map_err(|_| bad_escape())?),
-                None => return Err(bad_escape()),
-            },
-            _ => None,
-        };
-        bytes.push(escaped.unwrap_or(first));
-        rest = if escaped.is_some() { &more[2..] } else { more };
+    let what = "a % in the user or password is not followed by two hexadecimal digits";
+    let bad_escape = || StoreUrlError { what: what.to_owned() };
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for escape in parts {
+        let (digits, plain) = escape.split_at_checked(2).ok_or_else(bad_escape)?;
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| bad_escape())?);
+        bytes.extend_from_slice(plain.as_bytes());
     }
     let text = String::from_utf8(bytes).map_err(|_| bad_escape())?;
     Ok(Some(text).filter(|text| !text.is_empty()))
-}
-
-fn bad_escape() -> StoreUrlError {
-    StoreUrlError { what: "a % in the user or password is not followed by two hexadecimal digits".to_owned() }
 }
 
 impl fmt::Display for StoreUrl {

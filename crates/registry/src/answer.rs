@@ -58,11 +58,6 @@ pub struct AnswerCursor {
 }
 
 impl Answer {
-    /// Ranks whose instances are given by their indexes in `names`.
-    pub(crate) fn new(names: Arc<[InstanceName]>, ranks: Vec<RankAnswer>) -> Self {
-        Self { names, ranks, ..Self::default() }
-    }
-
     /// The answer of the ranks that the options select.
     #[must_use]
     pub fn of(ranks: Vec<NamedRank>, options: QueryOptions) -> Self {

@@ -2,16 +2,19 @@
 
 use flash_indexer_core::BlockEvent;
 use flash_indexer_core::groups::RankEvent;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// An event that stores this block panics in the index.
 pub const PANICKING_BLOCK: u64 = 0xDEAD_0001;
-/// An event that stores this block blocks its writer while the guard of [`block_writers`] is held.
+/// An event that stores this block blocks its writer while [`WRITERS`] is locked.
 pub const BLOCKING_BLOCK: u64 = 0xDEAD_0002;
 
-static WRITERS: Mutex<()> = Mutex::new(());
-static TIER_LOOKUPS: Mutex<()> = Mutex::new(());
-static CLEANUP_WAITS: Mutex<()> = Mutex::new(());
+/// Locked by a test that blocks writers at [`BLOCKING_BLOCK`].
+pub static WRITERS: Mutex<()> = Mutex::new(());
+/// Locked by a test that blocks tier lookups, like a writer that holds the lock of its index.
+pub static TIER_LOOKUPS: Mutex<()> = Mutex::new(());
+/// Locked by a test that blocks the waits of registrations for decoders and writers, as if these never finished.
+pub static CLEANUP_WAITS: Mutex<()> = Mutex::new(());
 
 /// Panics or blocks if the event stores one of the blocks above.
 pub(crate) fn apply(event: &RankEvent) {
@@ -22,29 +25,4 @@ pub(crate) fn apply(event: &RankEvent) {
             drop(WRITERS.lock());
         }
     }
-}
-
-/// Blocks writers at [`BLOCKING_BLOCK`] while the guard is held.
-pub fn block_writers() -> MutexGuard<'static, ()> {
-    WRITERS.lock()
-}
-
-/// Blocks tier lookups while the guard is held, like a writer that holds the lock of its index.
-pub fn block_tier_lookups() -> MutexGuard<'static, ()> {
-    TIER_LOOKUPS.lock()
-}
-
-/// Blocks while the guard of [`block_tier_lookups`] is held.
-pub(crate) fn wait_for_tier_lookups() {
-    drop(TIER_LOOKUPS.lock());
-}
-
-/// Blocks the waits of registrations for decoders and writers while the guard is held, as if these never finished.
-pub fn block_cleanup_waits() -> MutexGuard<'static, ()> {
-    CLEANUP_WAITS.lock()
-}
-
-/// Blocks while the guard of [`block_cleanup_waits`] is held.
-pub(crate) fn wait_for_cleanup_waits() {
-    drop(CLEANUP_WAITS.lock());
 }

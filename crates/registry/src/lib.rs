@@ -65,8 +65,7 @@ mod tokenization;
 
 pub use answer::{Answer, AnswerCursor, InstanceName, NamedRank, QueryOptions, RankAnswer, StoreAnswer};
 pub use flash_indexer_routing::{
-    Candidate, CostWeights, InstanceFilter, InstanceLoad, PickOptions, PredictedBlocks, PredictionLimits,
-    RecordedPrediction, TierWeights, TierWeightsError, WEIGHT_MAX,
+    Candidate, CostWeights, InstanceFilter, PickOptions, RecordedPrediction, TierWeights, TierWeightsError, WEIGHT_MAX,
 };
 pub use indexer::{
     DigestError, ExplainQuestion, Explanation, Indexer, IndexerOptions, InstanceReport, ListenError, PickResult,

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use arc_swap::Guard;
 use flash_indexer_access::TenantState;
-use flash_indexer_core::groups::{GroupChange, GroupedIndex, RankEvent};
+use flash_indexer_core::groups::{GroupedIndex, RankEvent};
 use flash_indexer_core::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use flash_indexer_core::{
     AppliedChanges, BlockEvent, DpRank, LocalHash, RankSize, SharedIndex, TokenWindows, WorkerId, WorkerRank, shard_of,
@@ -164,7 +164,10 @@ impl ModelSink for Model {
     }
 
     fn remove_worker(&self, worker: WorkerId) {
-        Self::remove_worker(self, worker);
+        self.change(|index| index.remove_worker(worker));
+        if let Some(published) = &self.published {
+            published.remove_worker(worker);
+        }
     }
 
     fn generation(&self) -> u64 {
@@ -172,7 +175,7 @@ impl ModelSink for Model {
     }
 
     fn is_partial(&self, rank: WorkerRank) -> bool {
-        Self::is_partial(self, rank)
+        self.partial_ranks().is_some_and(|ranks| ranks.contains(&rank))
     }
 
     fn is_full(&self) -> bool {
@@ -208,7 +211,7 @@ impl Model {
         crate::faults::apply(event);
         let applied = index.apply_event(rank, event);
         if let Some(published) = &self.published {
-            published.apply(rank, event);
+            published.get_or_create(rank).apply(event);
         }
         applied
     }
@@ -222,14 +225,9 @@ impl Model {
         }
     }
 
-    /// Applies an event of a dump that is not part of the blocks' history.
-    pub(crate) fn restore_without_history(&self, rank: WorkerRank, event: BlockEvent) {
-        self.apply(rank, &RankEvent::Primary(event));
-    }
-
-    /// Applies one event of a rank to the current index, and returns its effect. If that panics, an empty index replaces
-    /// the current one.
-    fn apply(&self, rank: WorkerRank, event: &RankEvent) -> AppliedChanges {
+    /// Applies one event of a rank to the current index without recording it for explanations, and returns its effect. If that
+    /// panics, an empty index replaces the current one.
+    pub(crate) fn apply(&self, rank: WorkerRank, event: &RankEvent) -> AppliedChanges {
         self.change(|index| self.apply_to(index, rank, event))
     }
 
@@ -277,11 +275,6 @@ impl Model {
         instances.values().flat_map(|instance| instance.listeners.values()).filter(|it| it.needs_restart()).count()
     }
 
-    /// Applies one change of a rank's secondary cache groups.
-    pub(crate) fn apply_group(&self, rank: WorkerRank, change: GroupChange) -> AppliedChanges {
-        self.apply(rank, &RankEvent::Secondary(change))
-    }
-
     /// Removes the restored blocks of a rank, and records that for explanations.
     pub(crate) fn clear_restored(&self, rank: WorkerRank) {
         self.clear_rank(rank);
@@ -298,14 +291,6 @@ impl Model {
         index.clear_rank(rank);
         if let Some(published) = &self.published {
             published.clear(rank);
-        }
-    }
-
-    /// Removes every rank of a worker.
-    pub(crate) fn remove_worker(&self, worker: WorkerId) {
-        self.change(|index| index.remove_worker(worker));
-        if let Some(published) = &self.published {
-            published.remove_worker(worker);
         }
     }
 
@@ -326,10 +311,11 @@ impl Model {
     pub(crate) fn stream_status(&self, instance: &InstanceId, dp_rank: DpRank) -> StreamStatus {
         let instances = self.instances.read();
         let instance = instances.get(instance);
+        let listener = instance.and_then(|instance| instance.listeners.get(&dp_rank));
         StreamStatus {
             trust: instance.map_or(Trust::Cold, |instance| instance.trust(dp_rank)),
-            last_error: instance.and_then(|instance| instance.last_error(dp_rank)),
-            gap: instance.and_then(|instance| instance.unrepaired_gap(dp_rank)),
+            last_error: listener.and_then(|listener| listener.report(dp_rank).last_error),
+            gap: listener.and_then(|listener| listener.unrepaired_gap(dp_rank)),
         }
     }
 
@@ -340,9 +326,7 @@ impl Model {
 
     /// Whether the engine of a rank publishes events. True for a rank without a listener.
     pub(crate) fn has_events(&self, instance: &InstanceId, dp_rank: DpRank) -> bool {
-        let instances = self.instances.read();
-        let listener = instances.get(instance).and_then(|instance| instance.listeners.get(&dp_rank));
-        listener.is_none_or(|listener| listener.options.has_events())
+        self.listener(instance, dp_rank).is_none_or(|listener| listener.options.has_events())
     }
 
     /// The number of a registered instance in the index.
@@ -406,19 +390,10 @@ impl Model {
         self.index().sizes().into_iter().map(|(_, size)| size).sum()
     }
 
-    /// Whether the engine of a rank holds more blocks than the index has for it. Its matches are then lower bounds.
-    pub(crate) fn is_partial(&self, rank: WorkerRank) -> bool {
-        self.partial_ranks().is_some_and(|ranks| ranks.contains(&rank))
-    }
-
-    /// All partial ranks; none if memory is not bounded and no rank has omitted entries.
+    /// The partial ranks: those whose engines hold more blocks than the index has for them. Their matches are lower bounds. None if
+    /// memory is not bounded and no rank has omitted entries.
     pub(crate) fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
         self.index().partial_ranks()
-    }
-
-    /// The ranks whose blocks a bounded index has evicted or refused; none if memory is not bounded.
-    pub(crate) fn evicted_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
-        self.index().memory_limit().map(|bound| bound.partial_ranks)
     }
 
     /// State of the model for metrics.

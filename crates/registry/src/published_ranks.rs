@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{WorkerId, WorkerRank};
 use flash_indexer_redis::{PublisherWaker, RankPrefixes};
 use parking_lot::RwLock;
@@ -26,10 +25,6 @@ impl PublishedRanks {
             return Arc::clone(existing);
         }
         Arc::clone(self.ranks.write().entry(rank).or_insert_with(|| self.maker.new_rank()))
-    }
-
-    pub(crate) fn apply(&self, rank: WorkerRank, event: &RankEvent) {
-        self.get_or_create(rank).apply(event);
     }
 
     pub(crate) fn clear(&self, rank: WorkerRank) {

@@ -78,6 +78,11 @@ struct ListedInstance {
 }
 
 impl ListedInstance {
+    /// An instance without ranks.
+    fn new(name: &InstanceId) -> Self {
+        Self { name: name.clone(), trust: None, shared: BTreeMap::new(), is_partial: false }
+    }
+
     /// Adds the blocks that shared caches hold after the match of one of its ranks.
     fn add_shared(&mut self, depths: &SharedDepths) {
         self.trust = self.trust.max(Some(depths.trust));
@@ -133,8 +138,8 @@ impl Scoring<'_> {
     /// Scores all instances that the filter admits, by name.
     pub(crate) async fn score_all(&self, search: &Search<'_>, filter: &InstanceFilter) -> Vec<ScoredInstance> {
         let _lookup = stage(Stage::Lookup);
-        let remote = RemoteRanks::of(search);
-        let mut instances = remote.instances(search.local.as_deref(), filter);
+        let remote = remote_ranks(search);
+        let mut instances = listed_instances(&remote, search.local.as_deref(), filter);
         let mut best: FxHashMap<WorkerId, BestRank> = FxHashMap::default();
         let found = search.find_local();
         if let Some(model) = &search.local {
@@ -143,13 +148,13 @@ impl Scoring<'_> {
         for (variant, query) in search.variants.iter().enumerate() {
             let shared = search.local.as_ref().zip(found.get(variant));
             let mut shared = shared.map(|(model, (_, found))| model.shared_depths(query, found)).unwrap_or_default();
-            shared.retain(|rank, _| instances.contains_key(&rank.worker) && !remote.ranks.contains_key(rank));
+            shared.retain(|rank, _| instances.contains_key(&rank.worker) && !remote.contains_key(rank));
             for (rank, depths) in &shared {
                 instances.entry(rank.worker).and_modify(|instance| instance.add_shared(depths));
             }
             let is_scored = |rank: &WorkerRank| instances.contains_key(&rank.worker);
             let found = found.get(variant).into_iter().flat_map(|(_, found)| &found.ranks);
-            let counts = |found: &&RankMatch| is_scored(&found.rank) && !remote.ranks.contains_key(&found.rank);
+            let counts = |found: &&RankMatch| is_scored(&found.rank) && !remote.contains_key(&found.rank);
             let found: Vec<RankMatch> = found.filter(counts).copied().collect();
             let tiers = match &search.local {
                 Some(model) => self.tier_lookups.fastest_tiers(model, query, &found).await,
@@ -159,7 +164,7 @@ impl Scoring<'_> {
             let own = own.map(|(rank, tiers)| {
                 (rank.worker, shared.remove(&rank).map_or(tiers, |depths| extended(tiers, &depths.blocks)))
             });
-            let remote = remote.ranks.iter().filter(|(rank, _)| is_scored(rank));
+            let remote = remote.iter().filter(|(rank, _)| is_scored(rank));
             let remote = remote.map(|(rank, remote)| (rank.worker, slowest_tiers(&remote.blocks(variant))));
             self.score_variant(query, own.chain(remote), &instances, &mut best);
             if !shared.is_empty() {
@@ -209,53 +214,52 @@ impl Scoring<'_> {
 }
 
 /// Remote ranks of a search, by their ids in the local index.
-struct RemoteRanks<'s> {
-    ranks: FxHashMap<WorkerRank, RemoteRank<'s>>,
+type RemoteRanks<'s> = FxHashMap<WorkerRank, RemoteRank<'s>>;
+
+fn remote_ranks<'s>(search: &'s Search<'_>) -> RemoteRanks<'s> {
+    let ranks = search.remote_ranks().into_iter().map(|remote| {
+        let RemoteListedRank { instance, dp_rank, worker, .. } = remote.rank;
+        let local = search.local.as_ref().and_then(|model| model.worker(instance));
+        (WorkerRank { worker: local.unwrap_or(*worker), dp_rank: *dp_rank }, remote)
+    });
+    ranks.collect()
 }
 
-impl<'s> RemoteRanks<'s> {
-    fn of(search: &'s Search<'_>) -> Self {
-        let ranks = search.remote_ranks().into_iter().map(|remote| {
-            let RemoteListedRank { instance, dp_rank, worker, .. } = remote.rank;
-            let local = search.local.as_ref().and_then(|model| model.worker(instance));
-            (WorkerRank { worker: local.unwrap_or(*worker), dp_rank: *dp_rank }, remote)
-        });
-        Self { ranks: ranks.collect() }
-    }
-
-    /// Instances that the filter admits, with the worst trust among their local and remote ranks.
-    fn instances(&self, local: Option<&Model>, filter: &InstanceFilter) -> BTreeMap<WorkerId, ListedInstance> {
-        let mut instances = local.map(|model| self.local_instances(model, filter)).unwrap_or_default();
-        for (rank, RemoteRank { rank: listed, trust, .. }) in &self.ranks {
-            if filter.admits(&listed.instance) {
-                let new = || ListedInstance {
-                    name: listed.instance.clone(),
-                    trust: None,
-                    shared: BTreeMap::new(),
-                    is_partial: false,
-                };
-                let instance = instances.entry(rank.worker).or_insert_with(new);
-                instance.trust = instance.trust.max(Some(*trust));
-            }
+/// Instances that the filter admits, with the worst trust among their local and remote ranks.
+fn listed_instances(
+    remote: &RemoteRanks<'_>,
+    local: Option<&Model>,
+    filter: &InstanceFilter,
+) -> BTreeMap<WorkerId, ListedInstance> {
+    let mut instances = local.map(|model| local_instances(remote, model, filter)).unwrap_or_default();
+    for (rank, RemoteRank { rank: listed, trust, .. }) in remote {
+        if filter.admits(&listed.instance) {
+            let new = || ListedInstance::new(&listed.instance);
+            let instance = instances.entry(rank.worker).or_insert_with(new);
+            instance.trust = instance.trust.max(Some(*trust));
         }
-        instances
     }
+    instances
+}
 
-    fn local_instances(&self, model: &Model, filter: &InstanceFilter) -> BTreeMap<WorkerId, ListedInstance> {
-        let partial = model.partial_ranks();
-        let partial = partial.iter().flat_map(|ranks| ranks.iter()).filter(|rank| !self.ranks.contains_key(rank));
-        let partial: FxHashSet<WorkerId> = partial.map(|rank| rank.worker).collect();
-        let instances = model.instances.read();
-        let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
-        let admitted = targets.filter(|(name, _)| filter.admits(name));
-        let listed = admitted.map(|(name, instance)| {
-            let counts = |dp_rank| !self.ranks.contains_key(&WorkerRank { worker: instance.worker, dp_rank });
-            let trust = instance.worst_trust(counts);
-            let is_partial = partial.contains(&instance.worker);
-            (instance.worker, ListedInstance { name: name.clone(), trust, shared: BTreeMap::new(), is_partial })
-        });
-        listed.collect()
-    }
+fn local_instances(
+    remote: &RemoteRanks<'_>,
+    model: &Model,
+    filter: &InstanceFilter,
+) -> BTreeMap<WorkerId, ListedInstance> {
+    let partial = model.partial_ranks();
+    let partial = partial.iter().flat_map(|ranks| ranks.iter()).filter(|rank| !remote.contains_key(rank));
+    let partial: FxHashSet<WorkerId> = partial.map(|rank| rank.worker).collect();
+    let instances = model.instances.read();
+    let targets = instances.iter().filter(|(name, _)| name.shared_cache().is_none());
+    let admitted = targets.filter(|(name, _)| filter.admits(name));
+    let listed = admitted.map(|(name, instance)| {
+        let counts = |dp_rank| !remote.contains_key(&WorkerRank { worker: instance.worker, dp_rank });
+        let trust = instance.worst_trust(counts);
+        let is_partial = partial.contains(&instance.worker);
+        (instance.worker, ListedInstance { trust, is_partial, ..ListedInstance::new(name) })
+    });
+    listed.collect()
 }
 
 /// Predictions of a query's prefixes, if there are any predictions.

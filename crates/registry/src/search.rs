@@ -37,19 +37,14 @@ pub enum Query<'a> {
     Hashes(Cow<'a, [LocalHash]>),
 }
 
-impl TokenPrompt<'_> {
-    /// Rejects an adapter or a salt that is too long.
-    pub fn check(&self) -> Result<(), NameError> {
-        check_names([(NameField::LoraName, self.lora_name), (NameField::CacheSalt, self.cache_salt)])
-    }
-}
-
 impl Query<'_> {
     /// Rejects names of the query or of its model that are too long.
     pub fn check(&self, key: &ModelKey) -> Result<(), NameError> {
         key.check()?;
         match self {
-            Self::Tokens(prompt) => prompt.check(),
+            Self::Tokens(TokenPrompt { lora_name, cache_salt, .. }) => {
+                check_names([(NameField::LoraName, *lora_name), (NameField::CacheSalt, *cache_salt)])
+            }
             Self::Hashes(_) => Ok(()),
         }
     }
@@ -148,7 +143,8 @@ impl<'q> Search<'q> {
     pub(crate) async fn query_store(&mut self, shared_store: &SharedStore) {
         let remote = self.listed.as_ref().filter(|listed| listed.ranks.values().any(|rank| !rank.is_local));
         let Some(listed) = remote else {
-            self.store = if shared_store.is_connected() { StoreAnswer::Included } else { StoreAnswer::Unavailable };
+            let is_connected = shared_store.store.is_connected();
+            self.store = if is_connected { StoreAnswer::Included } else { StoreAnswer::Unavailable };
             return;
         };
         let mut lookup = stage(Stage::Store);

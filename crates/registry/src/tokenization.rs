@@ -82,10 +82,8 @@ impl Tokenization {
         if let Some(service) = &options.service {
             sources.push(Box::new(TokenizerService::new(&service.address, service.deadline)?));
         }
-        let pool = match sources.is_empty() {
-            true => None,
-            false => Some(TokenizerPool::start(sources, &options.pool)?),
-        };
+        let has_sources = !sources.is_empty();
+        let pool = has_sources.then(|| TokenizerPool::start(sources, &options.pool)).transpose()?;
         let gpt_oss_date = options.gpt_oss_date.clone();
         Ok(Self { pool, gpt_oss_date, transformers: options.transformers, metrics: Arc::clone(metrics) })
     }
@@ -106,7 +104,7 @@ impl Tokenization {
             chat.gpt_oss_date.clone_from(&self.gpt_oss_date);
         }
         let (sender, done) = oneshot::channel();
-        let submitted = pool.submit_with(model, prompt, options, move |result| {
+        let submitted = pool.submit(model, prompt, options, move |result| {
             drop(held);
             // The request may have been cancelled.
             let _ = sender.send(result);

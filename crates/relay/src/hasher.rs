@@ -170,11 +170,9 @@ impl Rank {
             Err(_) => None,
         };
         let count = u32::try_from(stored.token_ids.len()).unwrap_or(u32::MAX);
-        let adapter_salt = self.translator.adapter_salt();
-        let (lora_name, salt) = match &hashed {
-            Some(_) => (adapter_salt.lora_name(), adapter_salt.salt()),
-            None => (None, None),
-        };
+        let adapter_salt = hashed.as_ref().map(|_| self.translator.adapter_salt());
+        let lora_name = adapter_salt.and_then(|adapter_salt| adapter_salt.lora_name());
+        let salt = adapter_salt.and_then(|adapter_salt| adapter_salt.salt());
         let token_ids = match count {
             0 => TokenIds::default(),
             count => TokenIds::Hashed(HashedTokens {

@@ -1,5 +1,6 @@
 //! The relay: one engine's events, received, hashed and published.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use flash_indexer_curve::Curve;
@@ -8,7 +9,7 @@ use flash_indexer_wire::LiveMessage;
 use tracing::{debug, info, warn};
 
 use crate::hasher::{Hasher, HasherOptions};
-use crate::upstream::{ReplayEnd, STOP_CHECK, Upstream, replay};
+use crate::upstream::{ReplayEnd, Upstream, replay};
 
 /// Options of a relay.
 #[derive(Debug, Clone)]
@@ -59,7 +60,7 @@ pub fn run(options: &RelayOptions, is_stopping: &dyn Fn() -> bool) -> Result<(),
     while !is_stopping() {
         let mut upstream = Upstream::open(&options.engine, options.curve.as_deref()).map_err(of_engine)?;
         while !is_stopping() && !upstream.is_over() {
-            match upstream.is_connected_within(STOP_CHECK) {
+            match upstream.await_connection() {
                 Ok(true) => {
                     info!(engine = options.engine, "connected to the engine");
                     Connection::new(options, is_stopping).follow(&mut upstream)?;
@@ -89,14 +90,6 @@ struct Connection<'o> {
     /// Messages of the replay, before there is a publisher.
     history: Vec<(u64, Vec<u8>)>,
     publisher: Option<Publisher>,
-}
-
-/// Whether the relay continues to follow a connection.
-#[derive(PartialEq, Eq)]
-enum FollowOutcome {
-    Further,
-    /// The sequence numbers have begun again.
-    Restarted,
 }
 
 impl<'o> Connection<'o> {
@@ -131,7 +124,7 @@ impl<'o> Connection<'o> {
             match upstream.next_messages() {
                 Ok(Some(messages)) => {
                     for frames in messages {
-                        if self.relay(&frames)? == FollowOutcome::Restarted {
+                        if self.relay(&frames)?.is_break() {
                             warn!(
                                 engine = self.options.engine,
                                 "engine restarted: its sequence numbers were reset; following it from the start"
@@ -200,13 +193,14 @@ impl<'o> Connection<'o> {
         }
     }
 
-    fn relay(&mut self, frames: &[Vec<u8>]) -> Result<FollowOutcome, RelayError> {
+    /// Relays a live message. Breaks if its sequence number shows that the engine's numbers have begun again.
+    fn relay(&mut self, frames: &[Vec<u8>]) -> Result<ControlFlow<()>, RelayError> {
         let message = match LiveMessage::from_frames(frames) {
             Ok(message) => message,
             Err(error) => {
                 warn!(%error, "skipped an engine message with invalid frames; check --engine");
                 self.hasher.messages_lost();
-                return Ok(FollowOutcome::Further);
+                return Ok(ControlFlow::Continue(()));
             }
         };
         if self.options.topic.is_none() && self.topic != message.topic {
@@ -221,7 +215,7 @@ impl<'o> Connection<'o> {
             {
                 warn!(%error, "failed to publish a message");
             }
-            return Ok(FollowOutcome::Further);
+            return Ok(ControlFlow::Continue(()));
         };
         if self.next.is_none() {
             self.start_at(sequence);
@@ -229,12 +223,13 @@ impl<'o> Connection<'o> {
         let next = self.next.unwrap_or_default();
         if sequence < next {
             // A live message that was already replayed.
-            return Ok(if sequence < self.replayed_to { FollowOutcome::Further } else { FollowOutcome::Restarted });
+            let is_replayed = sequence < self.replayed_to;
+            return Ok(if is_replayed { ControlFlow::Continue(()) } else { ControlFlow::Break(()) });
         }
         if sequence > next {
             let _ = self.replay_from(next);
             if self.next.is_some_and(|next| sequence < next) {
-                return self.open_publisher().map(|()| FollowOutcome::Further);
+                return self.open_publisher().map(ControlFlow::Continue);
             }
             if self.next != Some(sequence) {
                 warn!(missing_from = next, seq = sequence, "messages of the engine are missing; requesting a replay");
@@ -248,7 +243,7 @@ impl<'o> Connection<'o> {
         if let Some(publisher) = &self.publisher {
             self.publish(publisher, sequence, &hashed);
         }
-        Ok(FollowOutcome::Further)
+        Ok(ControlFlow::Continue(()))
     }
 
     fn publish(&self, publisher: &Publisher, sequence: u64, hashed: &[u8]) {
@@ -268,12 +263,12 @@ impl<'o> Connection<'o> {
             topic: self.topic.clone(),
             buffer_batches: self.options.replay_messages_max,
             curve: self.options.curve.clone(),
+            history: std::mem::take(&mut self.history),
             ..PublisherOptions::on_loopback()
         };
-        let history = std::mem::take(&mut self.history);
         let publisher = match self.options.connects {
-            true => Publisher::connect_with_history(options, history)?,
-            false => Publisher::bind_with_history(options, history)?,
+            true => Publisher::connect(options)?,
+            false => Publisher::bind(options)?,
         };
         info!(endpoint = publisher.endpoint(), replay_endpoint = publisher.replay_endpoint(), "publishing");
         self.publisher = Some(publisher);

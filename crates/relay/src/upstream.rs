@@ -14,7 +14,7 @@ const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
 /// Messages that are read before the connection's events.
 const MESSAGES_PER_TURN_MAX: usize = 256;
 /// Interval at which the relay checks whether it stops.
-pub(crate) const STOP_CHECK: Duration = Duration::from_millis(100);
+const STOP_CHECK_MS: i64 = 100;
 /// Longest wait for the next message of a replay.
 const REPLAY_SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Time after which a socket without a connection is replaced by a new one, which reads the keys again.
@@ -50,9 +50,9 @@ impl Upstream {
         Ok(Self { live, monitor, opened: Instant::now(), is_connected: false, is_lost: false })
     }
 
-    /// Waits a moment for the connection. Returns whether it is established.
-    pub(crate) fn is_connected_within(&mut self, deadline: Duration) -> zmq::Result<bool> {
-        if !self.is_connected && self.monitor.poll(zmq::POLLIN, milliseconds(deadline))? > 0 {
+    /// Waits for the connection, at most for [`STOP_CHECK_MS`]. Returns whether it is established.
+    pub(crate) fn await_connection(&mut self) -> zmq::Result<bool> {
+        if !self.is_connected && self.monitor.poll(zmq::POLLIN, STOP_CHECK_MS)? > 0 {
             self.read_events();
         }
         Ok(self.is_connected)
@@ -64,11 +64,11 @@ impl Upstream {
         self.is_lost || (!self.is_connected && self.opened.elapsed() >= CONNECT_DEADLINE)
     }
 
-    /// The next messages, at most after [`STOP_CHECK`]; none once the connection is lost: a later message may be another
+    /// The next messages, at most after [`STOP_CHECK_MS`]; none once the connection is lost: a later message may be another
     /// connection's.
     pub(crate) fn next_messages(&mut self) -> zmq::Result<Option<Vec<Frames>>> {
         let mut items = [self.live.as_poll_item(zmq::POLLIN), self.monitor.as_poll_item(zmq::POLLIN)];
-        zmq::poll(&mut items, milliseconds(STOP_CHECK))?;
+        zmq::poll(&mut items, STOP_CHECK_MS)?;
         let mut messages = Vec::new();
         while messages.len() < MESSAGES_PER_TURN_MAX {
             match self.live.recv_multipart(zmq::DONTWAIT) {
@@ -131,7 +131,7 @@ pub(crate) fn replay(
     dealer.send_multipart([&b""[..], &from.to_be_bytes()], 0)?;
     let mut received_at = Instant::now();
     while received_at.elapsed() < REPLAY_SILENCE_MAX && !is_stopping() {
-        if dealer.poll(zmq::POLLIN, milliseconds(STOP_CHECK))? == 0 {
+        if dealer.poll(zmq::POLLIN, STOP_CHECK_MS)? == 0 {
             continue;
         }
         received_at = Instant::now();
@@ -161,8 +161,4 @@ fn socket(
     socket.set_ipv6(endpoint.contains('['))?;
     curve.map_or(Ok(false), |curve| curve.secure_client(&socket, endpoint))?;
     Ok(socket)
-}
-
-fn milliseconds(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

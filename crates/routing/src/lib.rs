@@ -26,7 +26,7 @@ mod tier_weights;
 pub use in_flight::{InFlight, InFlightRequest, InstanceLoad, RequestKey};
 pub use instance_filter::InstanceFilter;
 pub use pick::{Candidate, CostWeights, PickOptions, WEIGHT_MAX, pick};
-pub use predicted_blocks::{PredictedBlocks, PredictionLimits, RecordedPrediction};
+pub use predicted_blocks::{PredictedBlocks, RecordedPrediction};
 pub use predictions::{PredictionView, Predictions};
 pub use recent_prompts::{PROMPTS_MAX, RecentPrompt, RecentPrompts};
 pub use recent_uses::{RecentUses, Uses};

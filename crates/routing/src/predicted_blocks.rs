@@ -10,20 +10,6 @@ use std::time::Duration;
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{SequenceHash, WorkerId};
 
-/// Limits of [`PredictedBlocks`].
-#[derive(Debug, Clone, Copy)]
-pub struct PredictionLimits {
-    /// Maximum number of blocks. Beyond it, the blocks that expire first are evicted.
-    pub blocks_max: usize,
-}
-
-impl Default for PredictionLimits {
-    /// A million blocks, about 60 MB.
-    fn default() -> Self {
-        Self { blocks_max: 1 << 20 }
-    }
-}
-
 /// The effect of recording a prediction, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordedPrediction {
@@ -40,7 +26,7 @@ pub struct RecordedPrediction {
 /// at any table size.
 #[derive(Debug)]
 pub struct PredictedBlocks {
-    limits: PredictionLimits,
+    blocks_max: usize,
     /// Expiry of each block.
     blocks: KeyedMap<Entry, Duration>,
     /// Entries by the slot in which they expire. A block that was predicted again is in several slots, and is
@@ -69,10 +55,10 @@ impl Slot {
 }
 
 impl PredictedBlocks {
-    /// Creates an empty table.
+    /// Creates an empty table. Beyond `blocks_max` blocks, the blocks that expire first are evicted.
     #[must_use]
-    pub fn new(limits: PredictionLimits) -> Self {
-        Self { limits, blocks: KeyedMap::default(), expirations: BTreeMap::new(), listed: 0 }
+    pub fn new(blocks_max: usize) -> Self {
+        Self { blocks_max, blocks: KeyedMap::default(), expirations: BTreeMap::new(), listed: 0 }
     }
 
     /// Records that a worker is going to hold these blocks. They are counted until `now + ttl`, or longer if an
@@ -85,10 +71,10 @@ impl PredictedBlocks {
         now: Duration,
     ) -> RecordedPrediction {
         self.expire(now);
-        let recorded = &blocks[..blocks.len().min(self.limits.blocks_max)];
+        let recorded = &blocks[..blocks.len().min(self.blocks_max)];
         let mut evicted = (blocks.len() - recorded.len()) as u64;
-        while self.listed + recorded.len() > self.limits.blocks_max {
-            let excess = self.listed + recorded.len() - self.limits.blocks_max;
+        while self.listed + recorded.len() > self.blocks_max {
+            let excess = self.listed + recorded.len() - self.blocks_max;
             let Some((slot, entries)) = self.pop_first(excess.max(EXPIRED_PER_CALL_MAX)) else { break };
             evicted += self.expire_slot(slot, &entries, Slot::of(now));
         }
@@ -181,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_call_drops_a_bounded_number_of_expired_blocks() {
-        let mut predicted = PredictedBlocks::new(PredictionLimits::default());
+        let mut predicted = PredictedBlocks::new(1 << 20);
         let blocks: Vec<_> = (0..10 * EXPIRED_PER_CALL_MAX as u64).map(SequenceHash).collect();
         let (second, later) = (Duration::from_secs(1), Duration::from_secs(60));
         predicted.predict(WorkerId(1), &blocks, second, Duration::ZERO);

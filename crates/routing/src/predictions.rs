@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::{SequenceHash, WorkerId};
 use parking_lot::Mutex;
 
-use crate::predicted_blocks::{PredictedBlocks, PredictionLimits, RecordedPrediction};
+use crate::predicted_blocks::{PredictedBlocks, RecordedPrediction};
+
+/// Limit of the predicted blocks, which take about 60 MB. Beyond it, the blocks that expire first are evicted.
+const PREDICTED_BLOCKS_MAX: usize = 1 << 20;
 
 /// Predicted blocks of every model, in one table: worker ids are unique in the process.
 #[derive(Debug)]
@@ -18,14 +21,15 @@ pub struct Predictions {
     block_count: AtomicUsize,
 }
 
-impl Predictions {
-    /// No predictions, with these limits.
-    #[must_use]
-    pub fn new(limits: PredictionLimits) -> Self {
-        let blocks = Mutex::new(PredictedBlocks::new(limits));
+impl Default for Predictions {
+    /// No predictions.
+    fn default() -> Self {
+        let blocks = Mutex::new(PredictedBlocks::new(PREDICTED_BLOCKS_MAX));
         Self { started: Instant::now(), blocks, block_count: AtomicUsize::new(0) }
     }
+}
 
+impl Predictions {
     /// Records that a worker is going to hold these prefixes.
     pub fn predict(&self, worker: WorkerId, prefixes: &[SequenceHash], ttl: Duration) -> RecordedPrediction {
         let mut blocks = self.blocks.lock();
@@ -76,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_prediction_is_recorded_while_a_score_reads_worker_after_worker() {
-        let predictions = Predictions::new(PredictionLimits::default());
+        let predictions = Predictions::default();
         let (first, second) = ([SequenceHash(1)], [SequenceHash(2)]);
         let ttl = Duration::from_secs(600);
         predictions.predict(WorkerId(1), &first, ttl);

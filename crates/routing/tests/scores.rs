@@ -8,7 +8,7 @@ use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, LockedIndex, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_designs::Design;
-use flash_indexer_routing::{InstanceFilter, PredictedBlocks, PredictionLimits, TierWeights};
+use flash_indexer_routing::{InstanceFilter, PredictedBlocks, TierWeights};
 use flash_indexer_test_support::testdata;
 use flash_indexer_types::InstanceId;
 use proptest::collection::vec;
@@ -165,7 +165,7 @@ proptest! {
 
     #[test]
     fn predictions_count_until_they_end(steps in vec(step(), 1..40), asked in vec(vec(0..6u64, 0..4), 4)) {
-        let (mut plain, mut blocks) = (Plain::default(), PredictedBlocks::new(PredictionLimits::default()));
+        let (mut plain, mut blocks) = (Plain::default(), PredictedBlocks::new(1 << 20));
         for step in &steps {
             prop_assert_eq!(plain.apply(step, &mut blocks), 0);
             for (worker, names) in (0..2).flat_map(|worker| asked.iter().map(move |names| (worker, names))) {
@@ -180,11 +180,10 @@ proptest! {
 
     #[test]
     fn a_bound_forgets_and_never_makes_up(steps in vec(prediction(), 1..60), asked in vec(vec(0..6u64, 0..4), 4)) {
-        let limits = PredictionLimits { blocks_max: 4 };
-        let (mut plain, mut blocks) = (Plain::default(), PredictedBlocks::new(limits));
+        let (mut plain, mut blocks) = (Plain::default(), PredictedBlocks::new(4));
         for step in &steps {
             plain.apply(step, &mut blocks);
-            prop_assert!(blocks.len() <= limits.blocks_max);
+            prop_assert!(blocks.len() <= 4);
             for (worker, names) in (0..2).flat_map(|worker| asked.iter().map(move |names| (worker, names))) {
                 let now = Duration::from_millis(plain.now);
                 let following = blocks.predicted_depth(WorkerId(worker), &hashes(names), now);
@@ -196,7 +195,7 @@ proptest! {
 
 #[test]
 fn the_prediction_that_would_end_soonest_makes_room() {
-    let mut blocks = PredictedBlocks::new(PredictionLimits { blocks_max: 4 });
+    let mut blocks = PredictedBlocks::new(4);
     let (worker, second) = (WorkerId(1), Duration::from_secs(1));
     assert_eq!(blocks.predict(worker, &hashes(&[1, 2]), 2 * second, Duration::ZERO).evicted, 0);
     assert_eq!(blocks.predict(worker, &hashes(&[3, 4]), second, Duration::ZERO).evicted, 0);

@@ -75,40 +75,32 @@ impl ServerOptions {
     fn check_registrations(&self) -> Result<(), StartError> {
         let mut ranks = BTreeMap::new();
         for registration in &self.registrations {
-            let rank = registration.rank_id();
-            let (instance, dp_rank) = (rank.instance.clone(), rank.dp_rank);
-            let checked =
-                self.indexer.check_configured(registration).and_then(|()| match ranks.insert(rank, registration) {
-                    Some(first) if first != registration => {
-                        let (instance, existing) = (instance.clone(), first.options.endpoint.clone());
-                        Err(RegistrationError::Rank { instance, dp_rank, existing })
-                    }
-                    _ => Ok(()),
-                });
-            checked.map_err(|source| StartError::Registration { instance: instance.to_string(), source })?;
+            let rejected = |source| StartError::Registration { instance: registration.instance.to_string(), source };
+            self.indexer.check_configured(registration).map_err(rejected)?;
+            let first = *ranks.entry(registration.rank_id()).or_insert(registration);
+            if first != registration {
+                let (instance, dp_rank) = (registration.instance.clone(), registration.dp_rank);
+                let existing = first.options.endpoint.clone();
+                return Err(rejected(RegistrationError::Rank { instance, dp_rank, existing }));
+            }
         }
         Ok(())
     }
 
     /// Rejects a dump that cannot be opened, if nothing else precedes it: with a snapshot or a peer it may be gone.
     fn check_load(&self) -> Result<(), StartError> {
-        match &self.load {
-            Some(path) if self.snapshots.is_none() && self.peers.is_empty() => match File::open(path) {
-                Ok(_) => Ok(()),
-                Err(source) => Err(StartError::Load { path: path.display().to_string(), source }),
-            },
-            _ => Ok(()),
+        if let Some(path) = self.load.as_ref().filter(|_| self.snapshots.is_none() && self.peers.is_empty()) {
+            File::open(path).map_err(|source| StartError::Load { path: path.display().to_string(), source })?;
         }
+        Ok(())
     }
 }
 
 /// Rejects a path that is not a directory. A directory that does not exist is created at the start.
 fn check_directory(path: &Path) -> Result<(), StartError> {
-    match path.metadata() {
-        Ok(found) if !found.is_dir() => {
-            let (path, source) = (path.display().to_string(), io::ErrorKind::NotADirectory.into());
-            Err(DirectoryError::Open { path, source }.into())
-        }
-        _ => Ok(()),
+    if path.metadata().is_ok_and(|found| !found.is_dir()) {
+        let (path, source) = (path.display().to_string(), io::ErrorKind::NotADirectory.into());
+        return Err(DirectoryError::Open { path, source }.into());
     }
+    Ok(())
 }

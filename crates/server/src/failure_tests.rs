@@ -106,7 +106,7 @@ impl Service {
     }
 
     fn panics(&self, kind: ThreadKind) -> u64 {
-        self.server().indexer().metrics().thread_panics(kind)
+        self.server().indexer().metrics().panics().get(kind.as_str()).copied().unwrap_or_default()
     }
 
     fn wait_ready(&self) {
@@ -275,7 +275,7 @@ fn a_stalled_writer_fails_readiness_and_blocks_no_other_work() {
         service.wait_exact(instance, 0);
     }
     service.wait_ready();
-    let blocked = faults::block_writers();
+    let blocked = faults::WRITERS.lock();
     wedged.publish(1, &payload(Some(1), faults::BLOCKING_BLOCK)).expect("published");
     let why = wait_for("an unready service", PATIENCE, || {
         let (status, why) = service.get("/ready");
@@ -325,7 +325,7 @@ fn events_of_other_models_and_shards_are_visible_while_a_writer_is_stalled() {
         engines[instance as usize].publish(0, &payload(None, 1)).expect("published");
         service.wait_exact(instance, 0);
     }
-    let blocked = faults::block_writers();
+    let blocked = faults::WRITERS.lock();
     engines[1].publish(1, &payload(Some(1), faults::BLOCKING_BLOCK)).expect("published");
     for sequence in 2..2_000 {
         engines[1].publish(sequence, &payload(Some(1), sequence)).expect("published");
@@ -358,7 +358,7 @@ fn scores_that_wait_for_a_writer_block_no_other_request() {
         answer["pods"]["1"]["score"].as_f64().expect("a score")
     };
     assert!((score() - 1.8).abs() < 1e-9);
-    let busy = faults::block_tier_lookups();
+    let busy = faults::TIER_LOOKUPS.lock();
     std::thread::scope(|scope| {
         // More scores than threads that serve requests, and more than the limit of tier lookups.
         let scores: Vec<_> = (0..64).map(|_| scope.spawn(score)).collect();
@@ -384,7 +384,7 @@ fn a_report_of_a_prompt_does_not_wait_for_a_stalled_writer() {
         assert_eq!(status, 200, "{answer}");
         answer["routed"].as_f64().unwrap_or_default()
     };
-    let blocked = faults::block_writers();
+    let blocked = faults::WRITERS.lock();
     wedged.publish(0, &payload(None, faults::BLOCKING_BLOCK)).expect("published");
     wait_for("the writer to stall", PATIENCE, || {
         let (_, answer) = service.post("/predict", &json!({ "pod": "routed", "token_ids": [7, 8], "model_name": "m" }));
@@ -403,7 +403,7 @@ fn a_report_over_grpc_keeps_the_deadline_of_its_call() {
     service.register(1, "m", &wedged, false);
     let routed = json!({ "instance_id": "routed", "model_name": "m", "block_size": 1, "events": "none" });
     assert_eq!(service.post("/register", &routed).0, 201);
-    let blocked = faults::block_writers();
+    let blocked = faults::WRITERS.lock();
     wedged.publish(0, &payload(None, faults::BLOCKING_BLOCK)).expect("published");
     let mut client = RouterServiceClient::new(service.channel());
     wait_for("a late report", PATIENCE, || {
@@ -426,10 +426,10 @@ fn a_registration_does_not_wait_for_an_unregistration_that_waits_for_a_writer() 
     let service = Service::start(IndexerOptions { writer_threads: 1, ..IndexerOptions::default() });
     let (wedged, other) = (engine(), engine());
     service.register(1, "m", &wedged, false);
-    let blocked = faults::block_writers();
+    let blocked = faults::WRITERS.lock();
     wedged.publish(0, &payload(None, faults::BLOCKING_BLOCK)).expect("published");
     // The unregistration waits until the other call is answered.
-    let waiting = faults::block_cleanup_waits();
+    let waiting = faults::CLEANUP_WAITS.lock();
     std::thread::scope(|scope| {
         let unregistered = scope.spawn(|| service.post("/unregister", &json!({ "instance_id": 1, "model_name": "m" })));
         wait_for("the end of the registration", PATIENCE, || service.listener(1).is_null().then_some(()));

@@ -50,28 +50,23 @@ mod server;
 mod texts;
 mod traced;
 
-pub use flash_indexer_credentials::{ClientFiles, CredentialsError, KeyPairFiles, TlsFiles};
+pub use flash_indexer_credentials::{ClientFiles, KeyPairFiles, TlsFiles};
 pub use flash_indexer_discovery::{
-    DiscoveryOptions, DiscoverySource, DnsName, DnsNameError, DnsOptions, EngineTemplate, KubernetesNamespace,
-    KubernetesOptions, NamespaceError, VllmAddress, VllmAddressError, VllmOptions,
+    DiscoveryOptions, DiscoverySource, DnsName, DnsOptions, EngineTemplate, KubernetesNamespace, KubernetesOptions,
+    VllmAddress, VllmOptions,
 };
-pub use flash_indexer_ingest::{ListenerReport, QUEUE_BYTES_MIN, ReleaseOutcome, ReplayProgress};
-pub use flash_indexer_otlp::{OtlpEndpoint, OtlpEndpointError, OtlpOptions, SampleRatio, SampleRatioError};
-pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, PeerUrlError, RecoveryError, SnapshotOptions};
+pub use flash_indexer_ingest::{QUEUE_BYTES_MIN, ReleaseOutcome};
+pub use flash_indexer_otlp::{OtlpEndpoint, OtlpOptions, SampleRatio};
+pub use flash_indexer_peers::{PeerDeadlines, PeerUrl, SnapshotOptions};
 pub use flash_indexer_registry::{
-    Answer, Indexer, IndexerOptions, InstanceFilter, InstanceScore, ListenError, PodOptions, PredictError,
-    PredictedBlocks, PredictionLimits, Query, QueryError, QueryOptions, RankAnswer, RecordedPrediction,
-    RegistrationError, ReportedHits, ReportedHitsError, RequestPhase, ScoreOptions, Scores, StoreAnswer, TierWeights,
-    TierWeightsError, TokenPrompt, TokenizationError, TokenizationOptions, TokenizerServiceOptions, UnregisterOutcome,
+    Indexer, IndexerOptions, PodOptions, Query, QueryOptions, ReportedHits, RequestPhase, TierWeights, TokenPrompt,
+    TokenizationOptions, TokenizerServiceOptions,
 };
 pub use flash_indexer_telemetry::metrics::MetricNames;
-pub use flash_indexer_types::names::{
-    ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, NameError, NameField, SALT_BYTES_MAX,
-};
-pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworkError, EngineNetworks};
+pub use flash_indexer_types::names::{ENDPOINT_BYTES_MAX, INSTANCE_ID_BYTES_MAX, NAME_BYTES_MAX, SALT_BYTES_MAX};
+pub use flash_indexer_types::networks::{EngineNetwork, EngineNetworks};
 pub use flash_indexer_types::{
-    ConnectionStatus, EngineKind, InstanceId, InstanceIdError, ListenerOptions, ModelKey, RankId, RankPosition,
-    Registration, RegistrationOutcome, Trust, use_random_hash_key,
+    EngineKind, InstanceId, ListenerOptions, ModelKey, RankId, RankPosition, Registration, Trust, use_random_hash_key,
 };
 pub use grpc::EndpointPickerOptions;
 pub use server::{Server, ServerOptions, StartError};

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use flash_indexer_discovery::Registrar;
 use flash_indexer_registry::Indexer;
-use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registration, RegistrationOutcome};
@@ -45,10 +44,6 @@ impl Registrar for DiscoveryRegistrar {
 
     fn engine_networks(&self) -> &EngineNetworks {
         self.indexer.engine_networks()
-    }
-
-    fn metrics(&self) -> &Arc<Metrics> {
-        self.indexer.metrics()
     }
 
     fn supervisor(&self) -> &Arc<Supervisor> {

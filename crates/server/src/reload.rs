@@ -9,7 +9,7 @@ use flash_indexer_credentials::ServerTls;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::ReloadedFile;
 use flash_indexer_types::logs::Repeats;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tracing::{error, info};
 
 /// Interval at which the files are read again.
@@ -41,15 +41,14 @@ impl Reload {
 
 /// Reads files again about every second, each independently, and compares tenants with their limits, until the value is dropped.
 #[derive(Debug)]
-pub(crate) struct PeriodicTasks(Vec<JoinHandle<()>>);
+pub(crate) struct PeriodicTasks(#[expect(dead_code, reason = "it is dropped to end the tasks")] JoinSet<()>);
 
 impl PeriodicTasks {
     pub(crate) fn start(files: Vec<Reload>, indexer: &Arc<Indexer>) -> Self {
         let limits_tenants = files.iter().any(|reload| reload.file == ReloadedFile::Limits);
-        let watch_file = |file| tokio::spawn(watch(file, Arc::clone(indexer)));
-        let mut tasks: Vec<_> = files.into_iter().map(watch_file).collect();
+        let mut tasks: JoinSet<_> = files.into_iter().map(|file| watch(file, Arc::clone(indexer))).collect();
         if limits_tenants {
-            tasks.push(tokio::spawn(check_tenants(Arc::clone(indexer))));
+            tasks.spawn(check_tenants(Arc::clone(indexer)));
         }
         Self(tasks)
     }
@@ -64,12 +63,6 @@ async fn check_tenants(indexer: Arc<Indexer>) {
             break;
         }
         tokio::time::sleep(REFRESH_INTERVAL).await;
-    }
-}
-
-impl Drop for PeriodicTasks {
-    fn drop(&mut self) {
-        self.0.iter().for_each(JoinHandle::abort);
     }
 }
 

@@ -246,38 +246,33 @@ impl Server {
         let snapshots = snapshots.transpose()?.map(Arc::new);
         let recovers = snapshots.is_some() || options.load.is_some() || !peers.urls().is_empty();
         let mut configured = BTreeSet::new();
+        let start = if recovers { Start::Paused } else { Start::Immediate };
         for registration in registrations {
             let rank = registration.rank_id();
-            let registered = match recovers {
-                true => indexer.register_configured(registration, Start::Paused),
-                false => indexer.register_configured(registration, Start::Immediate),
-            };
+            let registered = indexer.register_configured(registration, start);
             registered.map_err(|source| StartError::Registration { instance: rank.instance.to_string(), source })?;
             configured.insert(rank);
         }
         let recovery = match recovers {
             false => RecoveryStatus::finished(),
             true => {
-                let (indexer, peers, held) = (Arc::clone(&indexer), Arc::clone(&peers), configured.clone());
                 let recovery = Recovery {
-                    indexer,
-                    peers,
+                    indexer: Arc::clone(&indexer),
+                    peers: Arc::clone(&peers),
                     deadlines: options.peer_deadlines,
                     credentials: loaded.peer_credentials,
                     snapshots: snapshots.clone(),
                     load: options.load,
-                    held,
+                    held: configured.clone(),
                 };
                 recovery.start().map_err(StartError::Thread)?
             }
         };
-        let snapshots = match snapshots {
-            None => None,
-            Some(snapshots) => {
-                let guard = snapshots.start(Arc::clone(&recovery)).map_err(StartError::Thread)?;
-                Some((snapshots, guard))
-            }
-        };
+        let snapshots = snapshots.map(|snapshots| {
+            let guard = snapshots.start(Arc::clone(&recovery));
+            guard.map(|guard| (snapshots, guard))
+        });
+        let snapshots = snapshots.transpose().map_err(StartError::Thread)?;
         let pods = registers_pods.then(|| {
             // Blocks of a pod are recovered from a peer only before the service follows the pod's own stream.
             let recovery = Arc::clone(&recovery);
@@ -308,20 +303,9 @@ impl Server {
             let indexer = Arc::clone(&indexer);
             LiveFigures::start(move || http::sample(&indexer))
         };
-        let api = Api {
-            live,
-            tracer: tracer.clone(),
-            ..Api::new(
-                Arc::clone(&indexer),
-                Arc::clone(&access),
-                bodies.clone(),
-                configured,
-                peers,
-                Arc::clone(&recovery),
-                status,
-            )
-        };
-        let api = Arc::new(api);
+        let parts = (Arc::clone(&indexer), Arc::clone(&access), bodies.clone());
+        let api = Api::new(parts, configured, peers, Arc::clone(&recovery));
+        let api = Arc::new(Api { live, discovery: status, tracer: tracer.clone(), ..api });
         let router = http::router(Arc::clone(&api));
         let bounded = |listener, protocol| {
             let metrics = Arc::clone(indexer.metrics());

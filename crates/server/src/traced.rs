@@ -41,7 +41,7 @@ impl RequestTracer {
     ) -> Option<RequestSpan> {
         // Scrapes and probes begin no traces.
         let root = if request.method() == Method::POST { Root::Sampled } else { Root::Never };
-        let span = self.tracer.request(&trace_parent(request.headers()), root)?;
+        let span = self.tracer.request(&trace_parent(request.headers()), root, None)?;
         let (name, method) = match endpoint.method {
             "other" => ("HTTP", "_OTHER"),
             method => (method, method),
@@ -61,19 +61,10 @@ impl RequestTracer {
         Some(span)
     }
 
-    /// The span of a gRPC request to a method such as `flash_indexer.v1.RouterService/Query`, if it is sampled.
-    pub(crate) fn rpc(&self, parent: &TraceParent, method: &str) -> Option<RequestSpan> {
-        self.rpc_since(parent, method, None)
-    }
-
-    /// The span of a gRPC request that began at this time, or now.
-    pub(crate) fn rpc_since(
-        &self,
-        parent: &TraceParent,
-        method: &str,
-        since: Option<SystemTime>,
-    ) -> Option<RequestSpan> {
-        let span = self.tracer.request_since(parent, Root::Sampled, since)?;
+    /// The span of a gRPC request to a method such as `flash_indexer.v1.RouterService/Query`, which began at this time, or now. None if it
+    /// is not sampled.
+    pub(crate) fn rpc(&self, parent: &TraceParent, method: &str, since: Option<SystemTime>) -> Option<RequestSpan> {
+        let span = self.tracer.request(parent, Root::Sampled, since)?;
         let method = method.to_owned();
         span.begin(method.clone(), [KeyValue::new("rpc.system.name", "grpc"), KeyValue::new("rpc.method", method)]);
         Some(span)

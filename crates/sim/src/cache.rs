@@ -95,15 +95,19 @@ impl PrefixCache {
         reused_max: usize,
         changes: &mut Vec<CacheChange>,
     ) -> Result<usize, RequestTooLarge> {
-        if hashes.len() > self.capacity {
-            return Err(RequestTooLarge { needed: hashes.len(), capacity: self.capacity });
-        }
+        self.check_size(hashes.len())?;
         let reused = self.hit(hashes).min(reused_max);
         let mut running = self.start(hashes, reused);
         self.grow(&mut running, hashes.len(), changes);
         self.fill(&mut running, hashes, hashes.len(), changes);
         self.finish(running);
         Ok(reused)
+    }
+
+    /// Refuses a request that needs more blocks than the cache has.
+    pub(crate) fn check_size(&self, needed: usize) -> Result<(), RequestTooLarge> {
+        let capacity = self.capacity;
+        if needed > capacity { Err(RequestTooLarge { needed, capacity }) } else { Ok(()) }
     }
 
     /// Starts a request that reuses the first `hit` blocks of `hashes`, which must be cached.

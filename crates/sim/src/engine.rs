@@ -87,31 +87,22 @@ impl SimulatedEngine {
         let block_size = self.options.block_size.token_count();
         // The last output token is sampled but never computed.
         let computed = (request.prompt.len() + request.output.len()).saturating_sub(1).max(request.prompt.len());
-        let needed = computed.div_ceil(block_size);
-        if needed > self.cache.capacity() {
-            return Err(RequestTooLarge { needed, capacity: self.cache.capacity() });
-        }
+        self.cache.check_size(computed.div_ceil(block_size))?;
         let tokens: Vec<u32> = request.prompt.iter().chain(&request.output).take(computed).copied().collect();
         let hashes = self.hashes(&tokens);
         let prompt = request.prompt.len();
         let hit = self.cache.hit(&hashes[..reusable_blocks(prompt, self.options.block_size)]);
 
-        let mut batches = Vec::new();
-        let mut step = |engine: &mut Self, changes: &mut Vec<CacheChange>| {
-            if !changes.is_empty() {
-                batches.push(engine.publish(changes, &hashes, &tokens, now_s));
-                changes.clear();
-            }
-        };
-        let mut changes = Vec::new();
+        let (mut batches, mut changes) = (Vec::new(), Vec::new());
         let mut running = self.cache.start(&hashes, hit);
-        self.cache.grow(&mut running, prompt.div_ceil(block_size), &mut changes);
-        self.cache.fill(&mut running, &hashes, prompt / block_size, &mut changes);
-        step(self, &mut changes);
-        for length in prompt + 1..=computed {
+        // The first step is the prefill.
+        for length in prompt..=computed {
             self.cache.grow(&mut running, length.div_ceil(block_size), &mut changes);
             self.cache.fill(&mut running, &hashes, length / block_size, &mut changes);
-            step(self, &mut changes);
+            if !changes.is_empty() {
+                batches.push(self.publish(&changes, &hashes, &tokens, now_s));
+                changes.clear();
+            }
         }
         self.cache.finish(running);
         Ok(ServedRequest { cached_tokens: hit * block_size, batches })

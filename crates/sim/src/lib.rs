@@ -42,7 +42,7 @@ mod recording;
 
 pub use cache::{CacheChange, PrefixCache, RequestTooLarge};
 pub use engine::{EngineOptions, PublishedBatch, ServedRequest, SimulatedEngine, reusable_blocks};
-pub use fleet::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing};
+pub use fleet::{Fleet, FleetOptions, FleetStep, HashSeeds, HoleShare, Routing, rank_of};
 pub use publisher::{PublishError, Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
 pub use random::Random;
 pub use recording::{RecordedLine, RecordedMessage, RecordedRequest, Recording, RecordingError};

@@ -77,6 +77,8 @@ pub struct PublisherOptions {
     pub replay_loss: ReplayLoss,
     /// CURVE keys: bound sockets are servers, and a connected one is a client; none without CURVE.
     pub curve: Option<Arc<Curve>>,
+    /// Batches, with their sequence numbers, that the engine published before it could be reached. The first replay has them.
+    pub history: Vec<(u64, Vec<u8>)>,
 }
 
 impl PublisherOptions {
@@ -92,6 +94,7 @@ impl PublisherOptions {
             framing: ReplayFraming::WithTopic,
             replay_loss: ReplayLoss::None,
             curve: None,
+            history: Vec::new(),
         }
     }
 }
@@ -123,20 +126,7 @@ impl Publisher {
     ///
     /// When an address is invalid or in use.
     pub fn bind(options: PublisherOptions) -> Result<Self, PublishError> {
-        Self::bind_with_history(options, Vec::new())
-    }
-
-    /// Binds both sockets of an engine that published these batches, with their sequence numbers, before it could be
-    /// reached. The first replay has them.
-    ///
-    /// # Errors
-    ///
-    /// When an address is invalid or in use.
-    pub fn bind_with_history(
-        options: PublisherOptions,
-        history: impl IntoIterator<Item = (u64, Vec<u8>)>,
-    ) -> Result<Self, PublishError> {
-        Self::open(options, history.into_iter().collect(), |socket, endpoint, curve| {
+        Self::open(options, |socket, endpoint, curve| {
             curve.map_or(Ok(false), |curve| curve.secure_server(socket))?;
             bind(socket, endpoint)
         })
@@ -149,33 +139,19 @@ impl Publisher {
     ///
     /// When an address is invalid, or the replay address is in use.
     pub fn connect(options: PublisherOptions) -> Result<Self, PublishError> {
-        Self::connect_with_history(options, Vec::new())
-    }
-
-    /// The same with batches that were published before, as in [`Publisher::bind_with_history`].
-    ///
-    /// # Errors
-    ///
-    /// When an address is invalid, or the replay address is in use.
-    pub fn connect_with_history(
-        options: PublisherOptions,
-        history: impl IntoIterator<Item = (u64, Vec<u8>)>,
-    ) -> Result<Self, PublishError> {
-        Self::open(options, history.into_iter().collect(), |socket, endpoint, curve| {
+        Self::open(options, |socket, endpoint, curve| {
             curve.map_or(Ok(false), |curve| curve.secure_client(socket, endpoint))?;
-            match socket.connect(endpoint) {
-                Ok(()) => Ok(endpoint.to_owned()),
-                Err(source) => Err(PublishError::Connect { endpoint: endpoint.to_owned(), source }),
-            }
+            let failed = |source| PublishError::Connect { endpoint: endpoint.to_owned(), source };
+            socket.connect(endpoint).map(|()| endpoint.to_owned()).map_err(failed)
         })
     }
 
     fn open(
-        options: PublisherOptions,
-        mut history: VecDeque<(u64, Vec<u8>)>,
+        mut options: PublisherOptions,
         open_live: impl FnOnce(&zmq::Socket, &str, Option<&Arc<Curve>>) -> Result<String, PublishError>,
     ) -> Result<Self, PublishError> {
         let context = zmq::Context::new();
+        let mut history = VecDeque::from(std::mem::take(&mut options.history));
         let curve = options.curve.as_ref();
         // Before a socket is bound: libzmq admits every client without it.
         let admission = curve.map_or(Ok(None), |curve| curve.admission(&context))?;
@@ -194,22 +170,15 @@ impl Publisher {
         history.drain(..history.len().saturating_sub(options.buffer_batches));
         let buffer = Arc::new(Mutex::new(history));
         let stop = Arc::new(AtomicBool::new(false));
-        let replay = ReplayThread {
-            router,
-            admission,
-            buffer: Arc::clone(&buffer),
-            stop: Arc::clone(&stop),
-            topic: options.topic.clone(),
-            framing: options.framing,
-            loss: options.replay_loss,
-        };
+        let (topic, buffer_batches) = (options.topic.clone(), options.buffer_batches);
+        let replay = ReplayThread { router, admission, buffer: Arc::clone(&buffer), stop: Arc::clone(&stop), options };
         Ok(Self {
             live,
             endpoint,
             replay_endpoint,
-            topic: options.topic,
+            topic,
             buffer,
-            buffer_batches: options.buffer_batches,
+            buffer_batches,
             stop,
             replay_thread: Some(std::thread::spawn(move || replay.run())),
         })
@@ -304,9 +273,7 @@ struct ReplayThread {
     admission: Option<Admission>,
     buffer: Buffer,
     stop: Arc<AtomicBool>,
-    topic: Vec<u8>,
-    framing: ReplayFraming,
-    loss: ReplayLoss,
+    options: PublisherOptions,
 }
 
 impl ReplayThread {
@@ -337,7 +304,7 @@ impl ReplayThread {
         let replayed: Vec<_> = buffer.iter().filter(|(sequence, _)| *sequence >= start).cloned().collect();
         drop(buffer);
         for (at, (sequence, payload)) in replayed.iter().enumerate() {
-            match self.loss {
+            match self.options.replay_loss {
                 ReplayLoss::EverySecondAfter(count) if at >= count && at % 2 == 1 => {}
                 ReplayLoss::RestAfter(count) if at >= count => return,
                 _ => self.reply(client, &sequence.to_be_bytes(), payload),
@@ -347,9 +314,9 @@ impl ReplayThread {
     }
 
     fn reply(&self, client: &[u8], sequence: &[u8], payload: &[u8]) {
-        let with_topic = [client, b"", &self.topic, sequence, payload];
+        let with_topic = [client, b"", &self.options.topic, sequence, payload];
         let without_topic = [client, b"", sequence, payload];
-        let frames: &[&[u8]] = match self.framing {
+        let frames: &[&[u8]] = match self.options.framing {
             ReplayFraming::WithTopic => &with_topic,
             ReplayFraming::WithoutTopic => &without_topic,
         };

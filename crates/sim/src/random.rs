@@ -2,22 +2,20 @@
 
 /// SplitMix64.
 #[derive(Debug, Clone)]
-pub struct Random {
-    state: u64,
-}
+pub struct Random(u64);
 
 impl Random {
     /// Numbers of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self(seed)
     }
 
     /// The next number.
     #[expect(clippy::should_implement_trait, reason = "an endless sequence is no iterator that callers would adapt")]
     pub fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.state)
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mix(self.0)
     }
 
     /// A number in `range`, which must not be empty.

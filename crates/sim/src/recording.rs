@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_wire::{EngineEvent, LiveMessage, decode_batch};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::publisher::ReplayFraming;
 
@@ -62,7 +62,7 @@ pub struct RecordedMessage {
 }
 
 /// A request that the engine finished.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct RecordedRequest {
     /// Its id in the recording.
     pub id: String,
@@ -71,12 +71,14 @@ pub struct RecordedRequest {
     /// Whether other requests ran at the same time, which makes the cache's state at its start unknown.
     pub concurrent: bool,
     /// The adapter it used.
+    #[serde(rename = "model", deserialize_with = "adapter")]
     pub lora_name: Option<String>,
     /// The salt it was sent with.
     pub cache_salt: Option<String>,
     /// SGLang's `extra_key`, which separates cached blocks without being part of hashes or events.
     pub extra_key: Option<String>,
     /// The rank it was sent to, where the recorder chose one.
+    #[serde(default, deserialize_with = "dp_rank")]
     pub dp_rank: Option<DpRank>,
     /// Tokens of its prompt.
     pub prompt: Vec<u32>,
@@ -122,17 +124,7 @@ enum RawLine {
         t: f64,
         frames: Vec<String>,
     },
-    Req {
-        id: String,
-        phase: String,
-        concurrent: bool,
-        model: String,
-        cache_salt: Option<String>,
-        extra_key: Option<String>,
-        dp_rank: Option<u32>,
-        prompt: Vec<u32>,
-        cached_tokens: usize,
-    },
+    Req(RecordedRequest),
     Admin {},
     Replay {
         replies: Vec<Vec<String>>,
@@ -174,27 +166,7 @@ impl Recording {
                     }
                     RecordedLine::Message(message)
                 }
-                RawLine::Req {
-                    id,
-                    phase,
-                    concurrent,
-                    model,
-                    cache_salt,
-                    extra_key,
-                    dp_rank,
-                    prompt,
-                    cached_tokens,
-                } => RecordedLine::Request(RecordedRequest {
-                    id,
-                    phase,
-                    concurrent,
-                    lora_name: Some(model).filter(|model| model != BASE_MODEL),
-                    cache_salt,
-                    extra_key,
-                    dp_rank: dp_rank.map(DpRank),
-                    prompt,
-                    cached_tokens,
-                }),
+                RawLine::Req(request) => RecordedLine::Request(request),
                 RawLine::Admin {} => RecordedLine::Reset,
                 RawLine::Replay { replies } => {
                     if replies.first().is_some_and(|reply| reply.len() == FRAMES_WITHOUT_TOPIC) {
@@ -226,6 +198,15 @@ impl Recording {
             _ => None,
         })
     }
+}
+
+/// The adapter that a model's name names; none for the base model.
+fn adapter<'de, D: Deserializer<'de>>(model: D) -> Result<Option<String>, D::Error> {
+    Ok(Some(String::deserialize(model)?).filter(|model| model != BASE_MODEL))
+}
+
+fn dp_rank<'de, D: Deserializer<'de>>(number: D) -> Result<Option<DpRank>, D::Error> {
+    Ok(Option::<u32>::deserialize(number)?.map(DpRank))
 }
 
 /// A message, and the size of the blocks that it stores, if it stores any.

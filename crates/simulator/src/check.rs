@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flash_indexer_core::Tier;
 use flash_indexer_ingest::ListenerReport;
-use flash_indexer_registry::{Query, QueryOptions, TokenPrompt};
+use flash_indexer_registry::{Answer, QueryOptions};
 use flash_indexer_telemetry::metrics::TextFormat;
 use flash_indexer_types::{ConnectionStatus, LossReason, ModelKey, RankId, Trust};
 use flash_indexer_wire::PendingReason;
@@ -25,6 +25,14 @@ struct RankObservation {
     trust: Trust,
     /// Blocks found of each queried prompt, with the prompt's number.
     depths: Vec<(usize, Depths)>,
+}
+
+/// A rank in an answer to a prompt.
+#[derive(Debug)]
+pub(crate) struct FoundRank {
+    pub(crate) rank: RankId,
+    pub(crate) trust: Trust,
+    pub(crate) depths: Depths,
 }
 
 impl World {
@@ -62,18 +70,11 @@ impl World {
         let mut observed: BTreeMap<RankId, RankObservation> = BTreeMap::new();
         for model in models {
             for at in (first..first + count).map(|at| at % self.prompts.len()) {
-                let prompt = &self.prompts[at];
-                let (tokens, lora_name, cache_salt) = (prompt.tokens.as_slice(), prompt.adapter, prompt.salt);
-                let query = Query::Tokens(TokenPrompt { tokens, lora_name, cache_salt });
-                let answer = service.indexer.query_local(model, query, QueryOptions::default());
+                let answer = service.indexer.query_local(model, self.prompts[at].query(), QueryOptions::default());
                 let answer = answer.map_err(|error| format!("service {number}: {error}"))?;
-                for found in &answer.ranks {
-                    let instance = answer.name(found).id().clone();
-                    let rank = RankId { model: model.clone(), instance, dp_rank: found.dp_rank };
-                    let blocks = |tier| (found.tokens[tier] / u64::from(block_size().tokens())) as u16;
-                    let of_rank =
-                        observed.entry(rank).or_insert(RankObservation { trust: found.trust, depths: Vec::new() });
-                    of_rank.depths.push((at, [blocks(Tier::Device), blocks(Tier::Host)]));
+                for FoundRank { rank, trust, depths } in found_ranks(model, &answer) {
+                    let of_rank = observed.entry(rank).or_insert(RankObservation { trust, depths: Vec::new() });
+                    of_rank.depths.push((at, depths));
                 }
             }
         }
@@ -332,6 +333,19 @@ impl World {
             println!("       service {number}, {rank}: {trust}, {last_seq:?} of {published} in epoch {epoch}; {why}");
         }
     }
+}
+
+/// The ranks of a model in an answer.
+pub(crate) fn found_ranks(model: &ModelKey, answer: &Answer) -> impl Iterator<Item = FoundRank> {
+    answer.ranks.iter().map(move |found| {
+        let (model, instance) = (model.clone(), answer.name(found).id().clone());
+        let blocks = |tier| (found.tokens[tier] / u64::from(block_size().tokens())) as u16;
+        FoundRank {
+            rank: RankId { model, instance, dp_rank: found.dp_rank },
+            trust: found.trust,
+            depths: [blocks(Tier::Device), blocks(Tier::Host)],
+        }
+    })
 }
 
 /// Whether depths are at least some, and at most those before or after a message.

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flash_indexer_core::Tier;
 use flash_indexer_ingest::ListenerReport;
-use flash_indexer_registry::{Answer, Query, QueryOptions, TokenPrompt};
+use flash_indexer_registry::{Answer, QueryOptions};
 use flash_indexer_types::{InstanceId, ModelKey, RankId, Trust};
 
+use crate::check::{FoundRank, found_ranks};
 use crate::engine::{Depths, Engine};
-use crate::prompts::block_size;
 use crate::service::{model, reports};
 use crate::sharing::{Span, TIME_TO_LIVE};
 use crate::world::World;
@@ -37,11 +36,11 @@ impl World {
         let local = reports(&self.services[number]);
         let models: BTreeSet<ModelKey> = self.engines.iter().map(|engine| model(&engine.spec)).collect();
         for at in (first..first + PROMPTS_PER_STEP.min(count)).map(|at| at % count) {
-            for (rank, found) in self.remote_ranks(number, &models, at, &local) {
+            for FoundRank { rank, trust, depths } in self.remote_ranks(number, &models, at, &local) {
                 self.coverage.remote_answers += 1;
-                if found.trust == Trust::Exact {
+                if trust == Trust::Exact {
                     self.coverage.exact_remote_answers += 1;
-                    self.check_remote(number, &rank, at, found.depths)
+                    self.check_remote(number, &rank, at, depths)
                         .map_err(|broken| format!("service {number} about {rank} of another service: {broken}"))?;
                 }
             }
@@ -56,28 +55,19 @@ impl World {
         models: impl IntoIterator<Item = &'m ModelKey>,
         prompt: usize,
         local: &BTreeMap<RankId, ListenerReport>,
-    ) -> Vec<(RankId, RemoteObservation)> {
+    ) -> Vec<FoundRank> {
         let mut remote = Vec::new();
         for key in models {
             let Some(answer) = self.query(number, key, prompt) else { continue };
-            for found in &answer.ranks {
-                let instance = answer.name(found).id().clone();
-                let rank = RankId { model: key.clone(), instance, dp_rank: found.dp_rank };
-                if local.get(&rank).is_none_or(|report| found.trust < report.trust) {
-                    let blocks = |tier| (found.tokens[tier] / u64::from(block_size().tokens())) as u16;
-                    let depths = [blocks(Tier::Device), blocks(Tier::Host)];
-                    remote.push((rank, RemoteObservation { trust: found.trust, depths }));
-                }
-            }
+            let is_remote = |found: &FoundRank| local.get(&found.rank).is_none_or(|report| found.trust < report.trust);
+            remote.extend(found_ranks(key, &answer).filter(is_remote));
         }
         remote
     }
 
     /// A service's answer; none if it has no such model.
     fn query(&self, number: usize, key: &ModelKey, prompt: usize) -> Option<Answer> {
-        let prompt = &self.prompts[prompt];
-        let (tokens, lora_name, cache_salt) = (prompt.tokens.as_slice(), prompt.adapter, prompt.salt);
-        let query = Query::Tokens(TokenPrompt { tokens, lora_name, cache_salt });
+        let query = self.prompts[prompt].query();
         let answering = self.services[number].indexer.query(key, query, QueryOptions::default());
         let answer = self.sharing.as_ref()?.wait_for(answering).ok();
         self.synchronize();
@@ -157,7 +147,7 @@ impl World {
             for prompt in 0..self.prompts.len() {
                 let truth = engine.depth(engine.epoch(), last, at, prompt).unwrap_or_default();
                 let remote = self.remote_ranks(number, [&rank.model], prompt, &local);
-                let found = remote.into_iter().find(|(found, _)| *found == rank).map(|(_, found)| found);
+                let found = remote.into_iter().find(|found| found.rank == rank);
                 if !found.as_ref().is_some_and(|found| found.trust == Trust::Exact && found.depths == truth) {
                     return Err(format!(
                         "service {number} answers {found:?} about {rank} and prompt {prompt}, of which it holds {truth:?}"
@@ -167,13 +157,6 @@ impl World {
         }
         Ok(())
     }
-}
-
-/// A service's answer about a rank of another service.
-#[derive(Debug)]
-struct RemoteObservation {
-    trust: Trust,
-    depths: Depths,
 }
 
 /// Depths of a prompt while and after each message of a span is applied.

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_discovery::{Discovery, Registrar, ReportedSource};
 use flash_indexer_registry::Indexer;
-use flash_indexer_telemetry::metrics::Metrics;
 use flash_indexer_telemetry::supervision::Supervisor;
 use flash_indexer_types::networks::EngineNetworks;
 use flash_indexer_types::{EmptyModelPolicy, OwnedRank, Owner, RankId, Registration, RegistrationOutcome};
@@ -162,10 +161,6 @@ impl Registrar for ServiceRegistrar {
 
     fn engine_networks(&self) -> &EngineNetworks {
         self.indexer.engine_networks()
-    }
-
-    fn metrics(&self) -> &Arc<Metrics> {
-        self.indexer.metrics()
     }
 
     fn supervisor(&self) -> &Arc<Supervisor> {

@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use flash_indexer_simulator::{Coverage, Failure, Plan, run, shrunk, silence_injected_panics};
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 
 /// Simulate the service with its engines, networks and faults. Each seed is one simulation, and decides all of it.
 ///
@@ -60,13 +60,13 @@ fn main() -> Result<ExitCode> {
     let simulate = || {
         loop {
             let seed = next.fetch_add(1, Relaxed);
-            if seed >= arguments.seeds.end || failed.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            if seed >= arguments.seeds.end || failed.lock().is_some() {
                 return;
             }
             match run(&Plan::generate(seed, arguments.steps), arguments.verbose) {
-                Ok(of_seed) => *coverage.lock().unwrap_or_else(PoisonError::into_inner) += of_seed,
+                Ok(of_seed) => *coverage.lock() += of_seed,
                 Err(failure) => {
-                    failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert((seed, failure));
+                    failed.lock().get_or_insert((seed, failure));
                 }
             }
             progress.inc(1);
@@ -74,8 +74,8 @@ fn main() -> Result<ExitCode> {
     };
     std::thread::scope(|scope| (0..arguments.jobs.max(1)).for_each(|_| drop(scope.spawn(simulate))));
     progress.finish_and_clear();
-    let Some((seed, failure)) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) else {
-        println!("{:?}", coverage.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let Some((seed, failure)) = failed.into_inner() else {
+        println!("{:?}", coverage.into_inner());
         println!("no seed of {:?} failed", arguments.seeds);
         return Ok(ExitCode::SUCCESS);
     };

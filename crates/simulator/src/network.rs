@@ -106,10 +106,9 @@ pub(crate) struct ReceivedMessages {
 impl ReceivedMessages {
     fn read(&mut self, sent: &SentMessage) {
         self.epoch = self.epoch.max(Some(sent.epoch));
-        let ends = [Some(&mut self.live_end), (!self.is_connection_unclear).then_some(&mut self.connection_end)];
-        for ends in ends.into_iter().flatten() {
-            let end = ends.entry(sent.epoch).or_default();
-            *end = (*end).max(sent.sequence + 1);
+        raise(&mut self.live_end, sent.epoch, sent.sequence + 1);
+        if !self.is_connection_unclear {
+            raise(&mut self.connection_end, sent.epoch, sent.sequence + 1);
         }
         self.has_panicked |= matches!(sent.transit, Transit::PanicListener | Transit::PanicDecoder);
         self.has_corrupt |= sent.transit == Transit::Corrupt;
@@ -118,10 +117,7 @@ impl ReceivedMessages {
     /// Inherits the messages that the service has read through the subscription that this one replaces.
     fn inherit(&mut self, former: Self) {
         self.epoch = self.epoch.max(former.epoch);
-        for (epoch, end) in former.live_end {
-            let own = self.live_end.entry(epoch).or_default();
-            *own = (*own).max(end);
-        }
+        former.live_end.into_iter().for_each(|(epoch, end)| raise(&mut self.live_end, epoch, end));
     }
 
     /// Handles a request of messages from the start. Without a delivered message the service cannot compare the epoch of
@@ -131,11 +127,17 @@ impl ReceivedMessages {
     }
 }
 
+/// Raises the number of an epoch or an engine to at least this one.
+pub(crate) fn raise(all: &mut BTreeMap<usize, u64>, key: usize, number: u64) {
+    let known = all.entry(key).or_default();
+    *known = number.max(*known);
+}
+
 /// The connections of one listener to its engine.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Link {
     /// The service's listener, once its socket is open.
-    pub(crate) listener: Option<ListenerHandle>,
+    pub(crate) listener: Option<Arc<Listener>>,
     /// Whether the network permits connections.
     pub(crate) is_reachable: bool,
     /// Present address of the engine: a listener of another one does not connect.
@@ -158,16 +160,6 @@ pub(crate) struct Link {
     shadow: Option<Box<Link>>,
 }
 
-/// A listener, without its state in debugging output.
-#[derive(Clone)]
-pub(crate) struct ListenerHandle(pub(crate) Arc<Listener>);
-
-impl std::fmt::Debug for ListenerHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
 impl Link {
     /// The link of a service that has not opened its socket.
     pub(crate) fn new(is_reachable: bool, host: usize) -> Self {
@@ -176,7 +168,7 @@ impl Link {
 
     /// Whether its listener has the engine's present address, and the network permits the connection.
     pub(crate) fn is_open(&self) -> bool {
-        self.is_reachable && self.listener.as_ref().is_some_and(|ListenerHandle(open)| host_of(open) == self.host)
+        self.is_reachable && self.listener.as_ref().is_some_and(|open| host_of(open) == self.host)
     }
 
     /// An engine publishes a message to the subscription.
@@ -280,7 +272,7 @@ impl Link {
     fn open(&mut self, listener: Arc<Listener>) {
         let (is_reachable, host) = (self.is_reachable, self.host);
         let shadow = self.shadow.take();
-        *self = Self { listener: Some(ListenerHandle(listener)), shadow, ..Self::new(is_reachable, host) };
+        *self = Self { listener: Some(listener), shadow, ..Self::new(is_reachable, host) };
         self.known.is_lost = true;
         if is_reachable {
             self.connect();
@@ -355,6 +347,7 @@ enum Command {
 }
 
 /// The connections of one service, as its registry uses them.
+#[derive(Clone)]
 pub(crate) struct SimulatedTransport {
     commands: Sender<Command>,
     opens_shadows: Arc<AtomicBool>,
@@ -368,11 +361,8 @@ pub(crate) fn transport(
     opens_shadows: &Arc<AtomicBool>,
 ) -> (SimulatedTransport, SocketSteps) {
     let (sender, commands) = unbounded();
-    let opens_shadows = Arc::clone(opens_shadows);
-    (
-        SimulatedTransport { commands: sender, opens_shadows },
-        SocketSteps { commands, links: Arc::clone(links), decoders },
-    )
+    let transport = SimulatedTransport { commands: sender, opens_shadows: Arc::clone(opens_shadows) };
+    (transport, SocketSteps { commands, links: Arc::clone(links), decoders })
 }
 
 impl Transport for SimulatedTransport {
@@ -381,7 +371,7 @@ impl Transport for SimulatedTransport {
     }
 
     fn open(&self, listener: Arc<Listener>) -> Result<(), ConnectError> {
-        listener.set_replay_client(Box::new(Requests { commands: self.commands.clone() }));
+        listener.set_replay_client(Box::new(self.clone()));
         let is_shadow = self.opens_shadows.load(Relaxed);
         self.commands.send(Command::Open { listener, is_shadow }).map_err(|_| ConnectError::Stopping)
     }
@@ -393,11 +383,7 @@ impl Transport for SimulatedTransport {
     fn stop(&self, _deadline: Instant) {}
 }
 
-struct Requests {
-    commands: Sender<Command>,
-}
-
-impl ReplayClient for Requests {
+impl ReplayClient for SimulatedTransport {
     fn request_replay(&self, listener: Arc<Listener>, attempt: u32, from: u64) {
         // It fails only when the service stops.
         let _ = self.commands.send(Command::Request { listener: listener.id, attempt, from });
@@ -465,13 +451,13 @@ impl SocketSteps {
 
 impl Link {
     fn is_of(&self, listener: u64) -> bool {
-        self.listener.as_ref().is_some_and(|ListenerHandle(open)| open.id == listener)
+        self.listener.as_ref().is_some_and(|open| open.id == listener)
     }
 
     /// Reads what can be read. Returns whether there was anything.
     fn read(&mut self, decoders: &Decoders) -> bool {
         let has_read = self.shadow.as_mut().is_some_and(|shadow| shadow.read(decoders));
-        let Some(ListenerHandle(listener)) = self.listener.clone() else { return has_read };
+        let Some(listener) = self.listener.clone() else { return has_read };
         let is_ready = !self.socket.is_empty() || !self.events.is_empty();
         if is_ready {
             receive_from(self, &listener, decoders);
@@ -499,12 +485,8 @@ impl Steps for SocketSteps {
     /// Reads from each socket, then executes the commands.
     fn step(&mut self, _watch: &Arc<Watch>) -> Step {
         let mut links = self.links.lock();
-        let mut step = Step::Idle;
-        for link in links.iter_mut() {
-            if link.read(&self.decoders) {
-                step = Step::Worked;
-            }
-        }
+        let has_read = links.iter_mut().fold(false, |has_read, link| link.read(&self.decoders) || has_read);
+        let mut step = if has_read { Step::Worked } else { Step::Idle };
         while let Ok(command) = self.commands.try_recv() {
             step = Step::Worked;
             self.execute(&mut links, command);

@@ -88,21 +88,22 @@ impl Plan {
         let mut generator = Generator { random, engines: &engines, services: services.len(), faults: &faults };
         let steps = (0..steps as u64).flat_map(|number| {
             let (action, fault) = generator.action();
-            let shared =
-                sharing.action().map(|(action, fault)| PlannedStep { number: number | 1 << 32, action, fault });
-            let discovered = discovery.action(services.len(), engines.len());
-            let discovered = discovered.map(|(action, fault)| PlannedStep { number: number | 1 << 33, action, fault });
-            let repaired = repair.action(services.len(), engines.len());
-            let repaired = repaired.map(|(action, fault)| PlannedStep { number: number | 1 << 34, action, fault });
-            let removal = repair.removal(engines.len());
-            let removal = removal.map(|action| PlannedStep { number: number | 1 << 35, action, fault: None });
-            let limited = limits.action(services.len());
-            let limited = limited.map(|(action, fault)| PlannedStep { number: number | 1 << 36, action, fault });
+            let added = [
+                sharing.action(),
+                discovery.action(services.len(), engines.len()),
+                repair.action(services.len(), engines.len()),
+                repair.removal(engines.len()).map(|action| (action, None)),
+                limits.action(services.len()),
+            ];
+            let added = (32..).zip(added).filter_map(move |(bit, added)| {
+                let (action, fault) = added?;
+                Some(PlannedStep { number: number | 1_u64 << bit, action, fault })
+            });
             // Engines that are registered manually are not discovered.
             let is_kept = !discovery.is_used || fault != Some(FaultKind::Churn);
-            [is_kept.then_some(PlannedStep { number, action, fault }), shared, discovered, repaired, removal, limited]
+            is_kept.then_some(PlannedStep { number, action, fault }).into_iter().chain(added)
         });
-        let steps = steps.flatten().collect();
+        let steps = steps.collect();
         let publishes_at_end = !generator.random.one_in(4);
         let (store_nodes, has_discovery, has_limits) = (sharing.store_nodes, discovery.is_used, limits.is_used);
         Self { seed, engines, services, faults, steps, store_nodes, has_discovery, has_limits, publishes_at_end }
@@ -129,32 +130,24 @@ fn engines(random: &mut Random) -> Vec<EngineSpec> {
     let mut engines = Vec::new();
     let models = random.within(1..3);
     for instance in 1..=random.within(1..5) as u64 {
-        let model = random.within(0..models);
-        let has_replay = !random.one_in(4);
-        let buffer_messages = if random.one_in(3) { random.within(1..30) } else { 10_000 };
-        let cache_blocks = random.within(10..40);
-        let host_blocks = random.one_in(3).then(|| random.within(10..60));
-        let has_fixed_hashes = random.one_in(3);
-        let history = if random.one_in(2) { random.within(0..12) } else { 0 };
-        let has_array_events = random.one_in(3);
-        let spec = |dp_ranks| EngineSpec {
+        let spec = EngineSpec {
             instance,
-            model,
+            model: random.within(0..models),
             host: 1,
-            dp_ranks,
-            has_replay,
-            buffer_messages,
-            cache_blocks,
-            host_blocks,
-            has_fixed_hashes,
-            has_array_events,
-            history,
+            dp_ranks: vec![0],
+            has_replay: !random.one_in(4),
+            buffer_messages: if random.one_in(3) { random.within(1..30) } else { 10_000 },
+            cache_blocks: random.within(10..40),
+            host_blocks: random.one_in(3).then(|| random.within(10..60)),
+            has_fixed_hashes: random.one_in(3),
+            history: if random.one_in(2) { random.within(0..12) } else { 0 },
+            has_array_events: random.one_in(3),
             service: None,
         };
         match random.within(0..4) {
-            0 => engines.push(spec(vec![0, 1])),
-            1 => engines.extend([spec(vec![0]), spec(vec![1])]),
-            _ => engines.push(spec(vec![0])),
+            0 => engines.push(EngineSpec { dp_ranks: vec![0, 1], ..spec }),
+            1 => engines.extend([spec.clone(), EngineSpec { dp_ranks: vec![1], ..spec }]),
+            _ => engines.push(spec),
         }
     }
     engines

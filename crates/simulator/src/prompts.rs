@@ -2,6 +2,7 @@
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::hashing::BlockSize;
+use flash_indexer_registry::{Query, TokenPrompt};
 use flash_indexer_sim::Random;
 
 /// Tokens in a block of every simulated engine.
@@ -52,6 +53,11 @@ impl Prompt {
             SequenceHash(parent)
         });
         hashes.collect()
+    }
+
+    /// A query for the prompt.
+    pub(crate) fn query(&self) -> Query<'_> {
+        Query::Tokens(TokenPrompt { tokens: &self.tokens, lora_name: self.adapter, cache_salt: self.salt })
     }
 
     /// Number of its blocks.

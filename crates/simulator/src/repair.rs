@@ -20,16 +20,11 @@ impl World {
     /// Makes one step of a rebuild.
     pub(crate) fn repair(&mut self, step: RepairStep) -> Result<(), String> {
         match step {
-            RepairStep::Begin { service, engine, source } => self.begin_repair(service, engine, source),
-            RepairStep::Fill { service } => {
-                self.fill_repair(service);
-                Ok(())
-            }
-            RepairStep::Exchange { service } => {
-                self.exchange_repaired(service);
-                Ok(())
-            }
+            RepairStep::Begin { service, engine, source } => self.begin_repair(service, engine, source)?,
+            RepairStep::Fill { service } => self.fill_repair(service),
+            RepairStep::Exchange { service } => self.exchange_repaired(service),
         }
+        Ok(())
     }
 
     /// Opens a second copy of an engine's instance.

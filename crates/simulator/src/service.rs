@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use crate::action::RepairSource;
 use crate::discovery::ServiceDiscovery;
 use crate::engine::{Engine, EngineSpec};
-use crate::network::{FIRST_PORT, Link, Links, engine_at, transport};
+use crate::network::{FIRST_PORT, Link, Links, engine_at, raise, transport};
 use crate::plan::ServiceSpec;
 use crate::prompts::block_size;
 
@@ -339,7 +339,7 @@ impl Service {
         let mut dump = PeerDump { bytes, last: self.imported.clone() };
         for (rank, report) in reports(self) {
             if let (Some(&engine), Some(last)) = (self.registered.get(&rank), report.last_seq) {
-                include(&mut dump.last, engine, last);
+                raise(&mut dump.last, engine, last);
             }
         }
         dump
@@ -348,7 +348,7 @@ impl Service {
     /// Records that ranks were restored from a peer's dump.
     pub(crate) fn record_import(&mut self, last: &BTreeMap<usize, u64>) {
         self.has_imported = true;
-        last.iter().for_each(|(&engine, &last)| include(&mut self.imported, engine, last));
+        last.iter().for_each(|(&engine, &last)| raise(&mut self.imported, engine, last));
     }
 
     /// Restores the dump that was read, and releases the paused streams. A truncated dump is not restored, and the
@@ -370,6 +370,8 @@ impl Service {
             let length = if is_cut { bytes.len() * 2 / 3 } else { bytes.len() };
             let read = read_dump(&bytes[..length], &mut loader);
             self.record_refused(&loader.refused);
+            self.partly_registered.extend(loader.registered.values());
+            self.registered.extend(std::mem::take(&mut loader.registered));
             match (read, is_cut) {
                 (Ok(_), false) => {
                     restored = loader.restore.commit();
@@ -378,11 +380,8 @@ impl Service {
                     }
                 }
                 (Err(_), true) => {
-                    let DumpLoader { restore, held, registered, .. } = loader;
-                    drop(restore);
-                    self.partly_registered.extend(registered.values());
-                    self.registered.extend(registered);
-                    self.recovery = Some(Recovery { held, dump: None });
+                    drop(loader.restore);
+                    self.recovery = Some(Recovery { held: loader.held, dump: None });
                     if let Some(discovery) = &mut self.discovery {
                         discovery.set_recovering(true);
                     }
@@ -392,8 +391,6 @@ impl Service {
                 (Err(error), false) => return Err(format!("failed to restore a whole dump: {error}")),
             }
         }
-        self.partly_registered.extend(loader.registered.values());
-        self.registered.extend(loader.registered);
         for rank in loader.held {
             let position = restored.remove(&rank);
             self.indexer.release_restored(&rank, position);
@@ -446,11 +443,6 @@ pub(crate) fn reports(service: &Service) -> BTreeMap<RankId, ListenerReport> {
         }
     }
     reports
-}
-
-/// Records a message that a rank of an engine may include.
-fn include(all: &mut BTreeMap<usize, u64>, engine: usize, last: u64) {
-    all.entry(engine).and_modify(|known| *known = last.max(*known)).or_insert(last);
 }
 
 /// Restores a dump, and registers the ranks in it that are not registered yet.

@@ -15,7 +15,7 @@ pub fn shrunk(plan: &Plan) -> Plan {
     if let Err(failure) = run(plan, false)
         && let Some(step) = failure.step
     {
-        search.try_without(|planned| planned > step);
+        search.try_plan(|plan| plan.steps.retain(|planned| planned.number <= step));
     }
     for fault in FaultKind::ALL {
         search.try_plan(|plan| plan.steps.retain(|step| step.fault != Some(fault)));
@@ -57,10 +57,6 @@ impl Search {
             self.smallest = candidate;
         }
         fails
-    }
-
-    fn try_without(&mut self, is_removed: impl Fn(u64) -> bool) -> bool {
-        self.try_plan(|plan| plan.steps.retain(|step| !is_removed(step.number)))
     }
 }
 

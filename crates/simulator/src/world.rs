@@ -6,6 +6,7 @@ use std::time::Duration;
 use flash_indexer_registry::IndexerOptions;
 use flash_indexer_sim::Random;
 use flash_indexer_telemetry::clock::SimulatedTime;
+use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::action::{Action, DiscoveryChange, ReplyKind};
 use crate::coverage::Coverage;
@@ -57,19 +58,8 @@ impl World {
             start_service(number, spec, &time, (sharing.as_ref(), limits), links(&engines, |_| true))
         };
         let services = plan.services.iter().enumerate().map(service).collect();
-        let coverage = Coverage::default();
-        let mut world = Self {
-            engines,
-            services,
-            prompts,
-            time,
-            random,
-            coverage,
-            plan: plan.clone(),
-            sharing,
-            limits,
-            is_verbose,
-        };
+        let (coverage, plan) = (Coverage::default(), plan.clone());
+        let mut world = Self { engines, services, prompts, time, random, coverage, plan, sharing, limits, is_verbose };
         for engine in 0..world.engines.len() {
             for prompt in 0..world.engines[engine].spec.history {
                 let rank = prompt % world.engines[engine].spec.dp_ranks.len();
@@ -104,11 +94,14 @@ impl World {
         (0..self.services.len()).try_for_each(|service| self.check_shared(service))
     }
 
+    /// The link of a service to an engine.
+    fn link(&self, service: usize, engine: usize) -> MappedMutexGuard<'_, Link> {
+        MutexGuard::map(self.services[service].links.lock(), |links| &mut links[engine])
+    }
+
     fn act(&mut self, action: &Action) -> Result<IdleServices, String> {
         match *action {
-            Action::Serve { engine, rank, prompt } => {
-                self.publish_by(engine, |engine| engine.serve(rank, prompt));
-            }
+            Action::Serve { engine, rank, prompt } => self.publish_by(engine, |engine| engine.serve(rank, prompt)),
             Action::Burst { engine, prompts } => {
                 for _ in 0..prompts {
                     let (rank, prompt) = (self.random.next() as usize, self.random.within(0..1_000));
@@ -126,26 +119,18 @@ impl World {
                 self.publish_by(engine, |engine| engine.publish_odd(rank, prompt, oddity));
             }
             Action::RestartEngine { engine, kept } => self.restart_engine(engine, kept),
-            Action::Deliver { service, engine, count } => self.services[service].links.lock()[engine].deliver(count),
-            Action::Lose { service, engine, count, is_newest } => {
-                self.services[service].links.lock()[engine].lose(count, is_newest);
-            }
-            Action::Duplicate { service, engine } => self.services[service].links.lock()[engine].duplicate(),
-            Action::Corrupt { service, engine } => {
-                self.services[service].links.lock()[engine].damage(Transit::Corrupt);
-            }
+            Action::Deliver { service, engine, count } => self.link(service, engine).deliver(count),
+            Action::Lose { service, engine, count, is_newest } => self.link(service, engine).lose(count, is_newest),
+            Action::Duplicate { service, engine } => self.link(service, engine).duplicate(),
+            Action::Corrupt { service, engine } => self.link(service, engine).damage(Transit::Corrupt),
             Action::PanicDecoder { service, engine, is_whole_thread } => {
                 let transit = if is_whole_thread { Transit::PanicDecoder } else { Transit::PanicListener };
-                self.services[service].links.lock()[engine].damage(transit);
+                self.link(service, engine).damage(transit);
             }
-            Action::Disconnect { service, engine, kept } => {
-                self.services[service].links.lock()[engine].disconnect(kept);
-            }
-            Action::Connect { service, engine } => self.services[service].links.lock()[engine].connect(),
+            Action::Disconnect { service, engine, kept } => self.link(service, engine).disconnect(kept),
+            Action::Connect { service, engine } => self.link(service, engine).connect(),
             Action::Answer { service, engine, kind, cut } => self.answer(service, engine, kind, cut),
-            Action::DeliverReply { service, engine, count } => {
-                self.services[service].links.lock()[engine].deliver_reply(count);
-            }
+            Action::DeliverReply { service, engine, count } => self.link(service, engine).deliver_reply(count),
             Action::Run { service, steps } => self.services[service].run(steps),
             Action::Settle { service } => {
                 self.services[service].settle()?;
@@ -172,9 +157,7 @@ impl World {
             Action::Unregister { service, engine, rank } => {
                 self.services[service].unregister(&self.engines[engine].spec, rank)?;
             }
-            Action::Register { service, engine } => {
-                self.services[service].register(engine, &self.engines[engine].spec);
-            }
+            Action::Register { service, engine } => self.services[service].register(engine, &self.engines[engine].spec),
             Action::RestartService { service, is_held } => self.restart_service(service, is_held),
             Action::ReadDump { service } => {
                 if let [first, second] = self.services.as_mut_slice() {
@@ -251,8 +234,7 @@ impl World {
 
     /// An engine answers the open requests of a service.
     fn answer(&self, service: usize, engine: usize, kind: ReplyKind, cut: u64) {
-        let mut links = self.services[service].links.lock();
-        links[engine].answer(|from| self.reply(engine, from, kind, cut));
+        self.link(service, engine).answer(|from| self.reply(engine, from, kind, cut));
     }
 
     /// An engine's reply to a request of its messages starting at `from`.
@@ -363,9 +345,9 @@ impl World {
             for service in 0..self.services.len() {
                 for engine in 0..self.engines.len() {
                     self.answer(service, engine, ReplyKind::Whole, 0);
-                    let mut links = self.services[service].links.lock();
-                    links[engine].deliver(usize::MAX);
-                    links[engine].deliver_reply(usize::MAX);
+                    let mut link = self.link(service, engine);
+                    link.deliver(usize::MAX);
+                    link.deliver_reply(usize::MAX);
                 }
                 self.services[service].settle()?;
             }
@@ -441,9 +423,7 @@ impl World {
         }
         let has_published = self.plan.publishes_at_end;
         let healed = self.recover_within(HEALED_WITHIN_S, |world| world.check_healed(has_published, &panics));
-        if self.is_verbose {
-            (0..self.services.len()).for_each(|service| self.print_state(service));
-        }
+        self.print_states();
         healed?;
         self.coverage.healed_ranks += self.must_be_exact().len() as u64;
         self.check_counters()?;
@@ -452,6 +432,11 @@ impl World {
         self.check_sharing()?;
         self.coverage.cleared_ranks += self.services.iter().map(|service| service.registered.len() as u64).sum::<u64>();
         Ok(())
+    }
+
+    /// Prints the state of every service, if each step is printed.
+    fn print_states(&self) {
+        (0..self.services.len()).filter(|_| self.is_verbose).for_each(|service| self.print_state(service));
     }
 
     /// Checks that services answer about the ranks of each other.
@@ -482,9 +467,7 @@ impl World {
                 self.flow()?;
             }
             let cleared = self.recover_within(HEALED_WITHIN_S, Self::check_all_exact);
-            if self.is_verbose {
-                (0..self.services.len()).for_each(|service| self.print_state(service));
-            }
+            self.print_states();
             let Err(missing) = cleared else { return Ok(()) };
             let has_panicked = |number: usize| self.services[number].panics() > panics[number];
             if self.inexact_after_clear().iter().any(|&(number, _)| !has_panicked(number)) {

@@ -7,35 +7,8 @@
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{Block, BlockEvent, HeldBlock, PerTier, SequenceHash, Tier, stored_events};
 use flash_indexer_wire::{Age, RecentBlock};
-use serde::{Deserialize, Serialize};
 
 use super::tally::Tally;
-
-/// [`Age`] in a dump.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum AgeRecord {
-    Young,
-    Old,
-}
-
-impl From<Age> for AgeRecord {
-    fn from(age: Age) -> Self {
-        match age {
-            Age::Young => Self::Young,
-            Age::Old => Self::Old,
-        }
-    }
-}
-
-impl From<AgeRecord> for Age {
-    fn from(age: AgeRecord) -> Self {
-        match age {
-            AgeRecord::Young => Self::Young,
-            AgeRecord::Old => Self::Old,
-        }
-    }
-}
 
 /// Decoder state of a chain of blocks: each block is the parent of the next.
 pub fn recent_blocks(

@@ -1,12 +1,13 @@
 //! Entries of a dump, as a reader passes them to a sink.
 
-use flash_indexer_core::groups::{BlockLink, GroupChange, GroupEvent, SecondaryGroup};
+use flash_indexer_core::groups::{GroupChange, GroupEvent};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, BlockEvent, DpRank, SequenceHash, Tier};
 use flash_indexer_types::{InstanceId, ModelKey};
 use flash_indexer_wire::Age;
 
 use super::error::Rejection;
+use super::event::{RecentBlocks, UnheldAncestors};
 use super::record::RankRecord;
 use super::tally::Tally;
 
@@ -45,10 +46,8 @@ pub struct RankName<'a> {
 pub enum DumpEntry {
     /// Blocks of the primary cache group, the only one of most models.
     Blocks(StoredBlocks),
-    /// Blocks of a secondary cache group.
-    Secondary(SecondaryBlocks),
-    /// Links between blocks of a secondary cache group, after the blocks.
-    Links(GroupLinks),
+    /// Blocks of a secondary cache group, or links between its blocks after them.
+    Secondary(GroupChange),
     /// Recent blocks that the rank no longer holds, for the decoder state.
     Recent(RecentBlocks),
     /// Removed blocks that the rank's index keeps for their descendants.
@@ -61,46 +60,11 @@ impl DumpEntry {
     pub fn block_count(&self) -> usize {
         match self {
             Self::Blocks(stored) => stored.blocks.len(),
-            Self::Secondary(stored) => stored.hashes.len(),
-            Self::Links(_) => 0,
+            Self::Secondary(GroupChange { event: GroupEvent::Stored { blocks, .. }, .. }) => blocks.len(),
+            Self::Secondary(_) => 0,
             Self::Recent(recent) => recent.blocks.len(),
             Self::Kept(kept) => kept.blocks.len(),
         }
-    }
-}
-
-/// Blocks that a rank holds in a secondary cache group, in any order.
-#[derive(Debug)]
-pub struct SecondaryBlocks {
-    /// The group.
-    pub group: SecondaryGroup,
-    /// Tier of the copies.
-    pub tier: Tier,
-    /// Reference count of each block.
-    pub copies: u32,
-    /// The blocks.
-    pub hashes: Vec<SequenceHash>,
-}
-
-/// Links between blocks of a secondary cache group whose blocks are smaller than the registered ones.
-#[derive(Debug)]
-pub struct GroupLinks {
-    /// The group.
-    pub group: SecondaryGroup,
-    /// The links.
-    pub links: Vec<BlockLink>,
-}
-
-impl From<GroupLinks> for GroupChange {
-    fn from(GroupLinks { group, links }: GroupLinks) -> Self {
-        Self { group, event: GroupEvent::Linked(links) }
-    }
-}
-
-impl From<SecondaryBlocks> for GroupChange {
-    fn from(stored: SecondaryBlocks) -> Self {
-        let SecondaryBlocks { group, tier, copies, hashes } = stored;
-        Self { group, event: GroupEvent::Stored { tier, blocks: hashes, copies } }
     }
 }
 
@@ -126,30 +90,6 @@ impl From<StoredBlocks> for BlockEvent {
         let StoredBlocks { tier, parent, copies, blocks, salt: _, remembered: _ } = stored;
         Self::Stored { tier, parent, blocks, copies }
     }
-}
-
-/// Chain of blocks that a rank does not hold, with descendants that it holds.
-#[derive(Debug)]
-pub struct UnheldAncestors {
-    /// Parent of the first block; none at the start of a sequence.
-    pub parent: Option<SequenceHash>,
-    /// The blocks.
-    pub blocks: Vec<Block>,
-    /// Salt that later blocks inherit.
-    pub salt: Option<Salt>,
-}
-
-/// Chain of blocks that a rank does not hold, and that its engine may name again by sequence hash only.
-#[derive(Debug)]
-pub struct RecentBlocks {
-    /// Parent of the first block; none at the start of a sequence.
-    pub parent: Option<SequenceHash>,
-    /// The blocks.
-    pub blocks: Vec<Block>,
-    /// Salt that the blocks inherit.
-    pub salt: Option<Salt>,
-    /// Age of the blocks in the decoder state.
-    pub age: Age,
 }
 
 /// Totals of a complete dump.

@@ -1,7 +1,5 @@
 //! JSON of one event of a dump, which other indexers call a router event.
 
-use std::marker::PhantomData;
-
 use flash_indexer_core::groups::{BlockLink, GroupId, SecondaryGroup};
 use flash_indexer_core::hashing::{BlockSize, Salt};
 use flash_indexer_core::{Block, LocalHash, SequenceHash, Tier};
@@ -12,7 +10,6 @@ use serde::de::{self, Deserializer, IgnoredAny, SeqAccess};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::READ_EVENT_BLOCKS_MAX;
-use super::contents::AgeRecord;
 use super::groups::{WindowRecord, size_record};
 
 /// Event as it is written.
@@ -90,7 +87,7 @@ struct ShownRun<'a> {
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "salt_digits")]
     salt: Option<Salt>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    remembered: Option<AgeRecord>,
+    remembered: Option<Age>,
     blocks: ShownBlocks<'a>,
 }
 
@@ -99,7 +96,7 @@ impl<'a> ShownRun<'a> {
         Self {
             parent_hash: parent.map(|parent| FormattedHash(parent.0, hashes)),
             salt: mark.salt,
-            remembered: mark.remembered.map(Into::into),
+            remembered: mark.remembered,
             blocks: ShownBlocks(blocks, hashes),
         }
     }
@@ -232,35 +229,48 @@ pub(super) struct ReadData {
 
 #[derive(Deserialize)]
 pub(super) struct StoredFields {
-    pub(super) parent_hash: Option<AnyHash>,
+    #[serde(rename = "parent_hash", default, deserialize_with = "parent")]
+    pub(super) parent: Option<SequenceHash>,
     pub(super) copies: Option<u32>,
     #[serde(default, deserialize_with = "salt")]
     pub(super) salt: Option<Salt>,
     #[serde(deserialize_with = "blocks")]
     pub(super) blocks: Vec<Block>,
-    pub(super) remembered: Option<AgeRecord>,
+    pub(super) remembered: Option<Age>,
     pub(super) group: Option<ReadGroup>,
-    pub(super) gone: Option<RecentFields>,
-    pub(super) kept: Option<KeptFields>,
+    pub(super) gone: Option<RecentBlocks>,
+    pub(super) kept: Option<UnheldAncestors>,
 }
 
-#[derive(Deserialize)]
-pub(super) struct KeptFields {
-    pub(super) parent_hash: Option<AnyHash>,
+/// Chain of blocks that a rank does not hold, with descendants that it holds.
+#[derive(Debug, Deserialize)]
+pub struct UnheldAncestors {
+    /// Parent of the first block; none at the start of a sequence.
+    #[serde(rename = "parent_hash", default, deserialize_with = "parent")]
+    pub parent: Option<SequenceHash>,
+    /// Salt that later blocks inherit.
     #[serde(default, deserialize_with = "salt")]
-    pub(super) salt: Option<Salt>,
+    pub salt: Option<Salt>,
+    /// The blocks.
     #[serde(deserialize_with = "blocks")]
-    pub(super) blocks: Vec<Block>,
+    pub blocks: Vec<Block>,
 }
 
-#[derive(Deserialize)]
-pub(super) struct RecentFields {
-    pub(super) remembered: AgeRecord,
-    pub(super) parent_hash: Option<AnyHash>,
+/// Chain of blocks that a rank does not hold, and that its engine may name again by sequence hash only.
+#[derive(Debug, Deserialize)]
+pub struct RecentBlocks {
+    /// Age of the blocks in the decoder state.
+    #[serde(rename = "remembered")]
+    pub age: Age,
+    /// Parent of the first block; none at the start of a sequence.
+    #[serde(rename = "parent_hash", default, deserialize_with = "parent")]
+    pub parent: Option<SequenceHash>,
+    /// Salt that the blocks inherit.
     #[serde(default, deserialize_with = "salt")]
-    pub(super) salt: Option<Salt>,
+    pub salt: Option<Salt>,
+    /// The blocks.
     #[serde(deserialize_with = "blocks")]
-    pub(super) blocks: Vec<Block>,
+    pub blocks: Vec<Block>,
 }
 
 #[derive(Deserialize)]
@@ -272,6 +282,14 @@ pub(super) struct ReadGroup {
     pub(super) blocks: Vec<SequenceHash>,
     #[serde(default, deserialize_with = "links")]
     pub(super) links: Vec<BlockLink>,
+}
+
+fn parent<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SequenceHash>, D::Error> {
+    Ok(Option::<AnyHash>::deserialize(deserializer)?.map(sequence_hash))
+}
+
+fn sequence_hash(AnyHash(hash): AnyHash) -> SequenceHash {
+    SequenceHash(hash)
 }
 
 fn salt<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Salt>, D::Error> {
@@ -287,37 +305,30 @@ fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Block>, D::E
         tokens_hash: AnyHash,
     }
     let expected = "a list of blocks with block_hash and tokens_hash";
-    let block =
-        |read: ReadBlock| Block { sequence: SequenceHash(read.block_hash.0), local: LocalHash(read.tokens_hash.0) };
-    deserializer.deserialize_seq(LimitedList { expected, convert: block, read: PhantomData })
+    let convert =
+        |read: ReadBlock| Block { sequence: sequence_hash(read.block_hash), local: LocalHash(read.tokens_hash.0) };
+    deserializer.deserialize_seq(LimitedList { expected, convert })
 }
 
 fn sequence_hashes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SequenceHash>, D::Error> {
-    let convert = |hash: AnyHash| SequenceHash(hash.0);
-    deserializer.deserialize_seq(LimitedList { expected: "a list of block hashes", convert, read: PhantomData })
+    deserializer.deserialize_seq(LimitedList { expected: "a list of block hashes", convert: sequence_hash })
 }
 
 fn links<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<BlockLink>, D::Error> {
-    let sequence = |hash: AnyHash| SequenceHash(hash.0);
     let convert = |(block, before): (AnyHash, Option<AnyHash>)| BlockLink {
-        block: sequence(block),
-        before: before.map(sequence),
+        block: sequence_hash(block),
+        before: before.map(sequence_hash),
     };
-    deserializer.deserialize_seq(LimitedList {
-        expected: "a list of pairs of block hashes",
-        convert,
-        read: PhantomData,
-    })
+    deserializer.deserialize_seq(LimitedList { expected: "a list of pairs of block hashes", convert })
 }
 
 /// List with at most [`READ_EVENT_BLOCKS_MAX`] entries.
-struct LimitedList<R, F> {
+struct LimitedList<R, T> {
     expected: &'static str,
-    convert: F,
-    read: PhantomData<R>,
+    convert: fn(R) -> T,
 }
 
-impl<'de, R: Deserialize<'de>, T, F: Fn(R) -> T> de::Visitor<'de> for LimitedList<R, F> {
+impl<'de, R: Deserialize<'de>, T> de::Visitor<'de> for LimitedList<R, T> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

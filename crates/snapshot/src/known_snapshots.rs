@@ -38,9 +38,7 @@ impl KnownSnapshots {
             }
             // Its first line shows whether it is a damaged snapshot of a known format.
             Err(error) if error.is_damage() => {}
-            Err(error) => {
-                self.unreadable.insert(path.to_owned(), error.to_string());
-            }
+            Err(error) => drop(self.unreadable.insert(path.to_owned(), error.to_string())),
         }
     }
 

@@ -53,7 +53,7 @@
 //! | `object.rs` | streaming reader of the object |
 //! | `totals.rs` | totals of the blocks read, checked against records |
 //! | `write.rs` | streaming writer ([`DumpWriter`]) |
-//! | `event.rs` | JSON of one event |
+//! | `event.rs` | JSON of one event, and blocks that are read as they are written |
 //! | `record.rs` | records of ranks ([`RankRecord`]), first and last line |
 //! | `groups.rs` | cache groups of hybrid models |
 //! | `contents.rs` | decoder state of ranks |
@@ -79,18 +79,15 @@ mod write;
 
 pub use self::contents::recent_blocks;
 pub use self::directory::{DirectoryError, SnapshotDirectory, StoredSnapshot};
-pub use self::entry::{
-    DumpEntry, DumpSink, DumpSummary, GroupLinks, RankName, RecentBlocks, SecondaryBlocks, StoredBlocks,
-    UnheldAncestors,
-};
+pub use self::entry::{DumpEntry, DumpSink, DumpSummary, RankName, StoredBlocks};
 pub use self::error::{DumpError, Rejection};
+pub use self::event::{RecentBlocks, UnheldAncestors};
 pub use self::groups::{GroupRecord, RoleRecord, WindowRecord};
 pub use self::rank_dump::RankDump;
 pub use self::read::read_dump;
 pub use self::record::{CursorRecord, EngineRecord, RankRecord, StreamRecord, TokenWindowRecord};
 pub use self::tally::Tally;
 pub use self::write::{DumpForm, DumpWriter};
-pub use flash_indexer_types::{EngineKind, RemovalMeaning};
 
 /// Limit of blocks in a written event. A longer chain is split into several events.
 const EVENT_BLOCKS_MAX: usize = 512;

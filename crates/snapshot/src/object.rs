@@ -21,7 +21,7 @@ use super::totals::ReceivedTotals;
 pub(super) fn read<S: DumpSink>(input: impl Read, sink: &mut S) -> Result<DumpSummary, DumpError> {
     let mut visitor = DumpVisitor { sink, failed: None, summary: DumpSummary::default() };
     let mut deserializer = serde_json::Deserializer::from_reader(input);
-    let read = Models(&mut visitor).deserialize(&mut deserializer).and_then(|()| deserializer.end());
+    let read = deserializer.deserialize_map(Models(&mut visitor)).and_then(|()| deserializer.end());
     match (visitor.failed, read) {
         (Some(error), _) => Err(error),
         (None, Ok(())) => Ok(visitor.summary),
@@ -52,15 +52,8 @@ impl<S> DumpVisitor<'_, S> {
     }
 }
 
-/// Seed of the whole object.
+/// Visitor of the whole object.
 struct Models<'r, 's, S>(&'r mut DumpVisitor<'s, S>);
-
-impl<'de, S: DumpSink> DeserializeSeed<'de> for Models<'_, '_, S> {
-    type Value = ();
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_map(self)
-    }
-}
 
 impl<'de, S: DumpSink> Visitor<'de> for Models<'_, '_, S> {
     type Value = ();

@@ -24,10 +24,7 @@ use super::{LINE_BYTES_MAX, LINES_START, VERSION, object};
 pub fn read_dump(input: impl Read, sink: &mut impl DumpSink) -> Result<DumpSummary, DumpError> {
     let (start, input) = peek(decompressed(input)?)?;
     let input = BufReader::with_capacity(READ_BYTES, input);
-    match start == LINES_START {
-        true => Lines::new(input).read(sink),
-        false => object::read(input, sink),
-    }
+    if start == LINES_START { Lines::new(input).read(sink) } else { object::read(input, sink) }
 }
 
 /// Returns the version in the first line of a dump in the form of lines, compressed or not. Costs reading this line.
@@ -44,8 +41,8 @@ pub(crate) fn read_version(input: impl Read) -> Result<u32, DumpError> {
     let mut lines = Lines::new(BufReader::new(input.take(START_BYTES_MAX)));
     let mut bytes = Vec::new();
     lines.next_line(&mut bytes)?;
-    let line: Line = serde_json::from_slice(&bytes).map_err(|error| lines.damaged(error.to_string()))?;
-    line.dump.map(|start| start.version).ok_or_else(|| lines.damaged("a first line without a version".to_owned()))
+    let line: Line = serde_json::from_slice(&bytes).map_err(|error| lines.damaged(error))?;
+    line.dump.map(|start| start.version).ok_or_else(|| lines.damaged("a first line without a version"))
 }
 
 /// Decompresses an input that is compressed with zstd, and returns any other input unchanged.
@@ -103,17 +100,16 @@ impl<R: BufRead> Lines<R> {
     fn read(mut self, sink: &mut impl DumpSink) -> Result<DumpSummary, DumpError> {
         let mut bytes = Vec::new();
         while self.next_line(&mut bytes)? {
-            let line: Line = serde_json::from_slice(&bytes).map_err(|error| self.damaged(error.to_string()))?;
+            let line: Line = serde_json::from_slice(&bytes).map_err(|error| self.damaged(error))?;
             if let Some(start) = line.dump {
                 if start.version > VERSION {
                     return Err(DumpError::Version(start.version));
                 }
             } else if let Some(record) = line.rank {
                 self.end_rank()?;
-                record.check_names().map_err(|error| self.damaged(error.to_string()))?;
-                let block_size = BlockSize::new(record.block_size);
-                let block_size = block_size.ok_or_else(|| self.damaged("a block size of 0".to_owned()))?;
-                record.check_groups(block_size).map_err(|error| self.damaged(error.to_string()))?;
+                record.check_names().map_err(|error| self.damaged(error))?;
+                let block_size = BlockSize::new(record.block_size).ok_or_else(|| self.damaged("a block size of 0"))?;
+                record.check_groups(block_size).map_err(|error| self.damaged(error))?;
                 sink.rank(record.clone())?;
                 self.current =
                     Some(Current { key: record.key(), record, block_size, received: ReceivedTotals::default() });
@@ -155,7 +151,7 @@ impl<R: BufRead> Lines<R> {
             instance.as_ref() == Some(&current.record.instance_id) && current.record.dp_rank == dp_rank
         };
         let Some(current) = self.current.as_mut().filter(fits) else {
-            return Err(self.damaged("an event of a rank other than that of the record before it".to_owned()));
+            return Err(self.damaged("an event of a rank other than that of the record before it"));
         };
         let rank = RankName {
             key: &current.key,
@@ -165,7 +161,7 @@ impl<R: BufRead> Lines<R> {
         };
         match current.received.count(tier, event.data.stored, current.block_size) {
             Ok(entry) => Ok(sink.entry(rank, entry)?),
-            Err(error) => Err(self.damaged(error.to_string())),
+            Err(error) => Err(self.damaged(error)),
         }
     }
 
@@ -188,13 +184,10 @@ impl<R: BufRead> Lines<R> {
                 received: self.summary.holds,
             });
         }
-        match self.next_line(bytes)? {
-            false => Ok(self.summary),
-            true => Err(self.damaged("data follows its end".to_owned())),
-        }
+        if self.next_line(bytes)? { Err(self.damaged("data follows its end")) } else { Ok(self.summary) }
     }
 
-    fn damaged(&self, cause: String) -> DumpError {
-        DumpError::Damaged { position: format!("line {}", self.number), cause: shorten(cause) }
+    fn damaged(&self, cause: impl ToString) -> DumpError {
+        DumpError::Damaged { position: format!("line {}", self.number), cause: shorten(cause.to_string()) }
     }
 }

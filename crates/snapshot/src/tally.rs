@@ -33,22 +33,17 @@ impl fmt::Display for Tally {
 
 impl Tally {
     /// Adds a chain of blocks. Cost: a hash of 29 bytes for each block.
-    pub fn add(&mut self, tier: Tier, copies: u32, parent: Option<SequenceHash>, blocks: &[Block]) {
-        let mut parent = parent;
+    pub fn add(&mut self, tier: Tier, copies: u32, mut parent: Option<SequenceHash>, blocks: &[Block]) {
         for block in blocks {
+            let digest = block_digest(tier, copies, parent.replace(block.sequence), block);
             self.blocks += 1;
-            self.digest = self.digest.wrapping_add(block_digest(tier, copies, parent, block));
-            parent = Some(block.sequence);
+            self.digest = self.digest.wrapping_add(digest);
         }
     }
 
     /// Adds a chain of blocks of decoder state.
     pub fn add_contents(&mut self, age: Age, parent: Option<SequenceHash>, blocks: &[Block]) {
-        let age = match age {
-            Age::Young => 0,
-            Age::Old => 1,
-        };
-        self.add(Tier::Device, age, parent, blocks);
+        self.add(Tier::Device, u32::from(age == Age::Old), parent, blocks);
     }
 
     /// Adds blocks of a secondary cache group.

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use flash_indexer_core::groups::{GroupBlockSize, GroupId, SecondaryGroup};
+use flash_indexer_core::Tier;
+use flash_indexer_core::groups::{GroupBlockSize, GroupChange, GroupEvent, GroupId, SecondaryGroup};
 use flash_indexer_core::hashing::BlockSize;
-use flash_indexer_core::{SequenceHash, Tier};
-use flash_indexer_types::hashes::AnyHash;
 
-use super::entry::{DumpEntry, GroupLinks, RecentBlocks, SecondaryBlocks, StoredBlocks, UnheldAncestors};
+use super::entry::{DumpEntry, StoredBlocks};
 use super::error::DumpError;
-use super::event::{KeptFields, ReadGroup, ReadTier, RecentFields, StoredFields};
+use super::event::{ReadGroup, ReadTier, StoredFields};
 use super::groups::{GroupSizeError, read_size};
 use super::record::RankRecord;
 use super::tally::Tally;
@@ -34,38 +33,32 @@ impl ReceivedTotals {
         registered: BlockSize,
     ) -> Result<DumpEntry, GroupSizeError> {
         let tier = tier.map_or(Tier::Device, |tier| tier.0);
-        let StoredFields { parent_hash, copies, salt, blocks, remembered, group, gone, kept } = stored;
+        let StoredFields { parent, copies, salt, blocks, remembered, group, gone, kept } = stored;
         let copies = copies.unwrap_or(1);
-        let sequence = |hash: AnyHash| SequenceHash(hash.0);
-        if let Some(KeptFields { parent_hash, salt, blocks }) = kept {
-            return Ok(DumpEntry::Kept(UnheldAncestors { parent: parent_hash.map(sequence), blocks, salt }));
+        if let Some(kept) = kept {
+            return Ok(DumpEntry::Kept(kept));
         }
         Ok(match (group, gone) {
-            (Some(ReadGroup { group, needs, block_size, blocks: hashes, links }), _) => {
+            (Some(ReadGroup { group, needs, block_size, blocks, links }), _) => {
                 let size = block_size.map(|tokens| read_size(group, tokens, registered)).transpose()?;
+                let size = size.unwrap_or(GroupBlockSize::REGISTERED);
                 let total = self.groups.entry(group).or_default();
                 // An event has blocks or links. Blocks next to links are not read, so the totals differ from a record that counts them.
-                match links.is_empty() {
-                    true => total.add_sequence_hashes(tier, copies, &hashes),
-                    false => total.add_links(&links),
-                }
-                let group = SecondaryGroup {
-                    id: GroupId(group),
-                    window: needs.into(),
-                    size: size.unwrap_or(GroupBlockSize::REGISTERED),
+                let event = if links.is_empty() {
+                    total.add_sequence_hashes(tier, copies, &blocks);
+                    GroupEvent::Stored { tier, blocks, copies }
+                } else {
+                    total.add_links(&links);
+                    GroupEvent::Linked(links)
                 };
-                match links.is_empty() {
-                    true => DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes }),
-                    false => DumpEntry::Links(GroupLinks { group, links }),
-                }
+                let group = SecondaryGroup { id: GroupId(group), window: needs.into(), size };
+                DumpEntry::Secondary(GroupChange { group, event })
             }
-            (None, Some(RecentFields { remembered, parent_hash, salt, blocks })) => {
-                let (parent, age) = (parent_hash.map(sequence), remembered.into());
-                self.contents.add_contents(age, parent, &blocks);
-                DumpEntry::Recent(RecentBlocks { parent, blocks, salt, age })
+            (None, Some(recent)) => {
+                self.contents.add_contents(recent.age, recent.parent, &recent.blocks);
+                DumpEntry::Recent(recent)
             }
             (None, None) => {
-                let (parent, remembered) = (parent_hash.map(sequence), remembered.map(Into::into));
                 self.blocks.add(tier, copies, parent, &blocks);
                 if let Some(age) = remembered {
                     self.contents.add_contents(age, parent, &blocks);
@@ -105,6 +98,7 @@ impl ReceivedTotals {
 
 #[cfg(test)]
 mod tests {
+    use flash_indexer_core::SequenceHash;
     use flash_indexer_core::groups::BlockLink;
 
     use super::*;
@@ -114,7 +108,7 @@ mod tests {
     fn blocks_beside_links_are_neither_read_nor_counted() {
         let links = vec![BlockLink { block: SequenceHash(3), before: Some(SequenceHash(2)) }];
         let stored = StoredFields {
-            parent_hash: None,
+            parent: None,
             copies: None,
             salt: None,
             blocks: Vec::new(),
@@ -131,7 +125,8 @@ mod tests {
         };
         let mut totals = ReceivedTotals::default();
         let entry = totals.count(None, stored, BlockSize::new(16).expect("a size")).expect("the registered size");
-        assert!(matches!(entry, DumpEntry::Links(_)), "{entry:?}");
+        let are_links = matches!(&entry, DumpEntry::Secondary(change) if matches!(change.event, GroupEvent::Linked(_)));
+        assert!(are_links, "{entry:?}");
         let mut read = Tally::default();
         read.add_links(&links);
         assert_eq!(totals.groups[&1], read);

@@ -7,6 +7,7 @@ use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, BlockEvent, SequenceHash, Tier};
 use flash_indexer_types::ModelKey;
 use flash_indexer_types::hashes::HashForm;
+use serde::Serialize;
 
 use super::RankDump;
 use super::contents::{self, UnwrittenState};
@@ -43,11 +44,7 @@ impl<W: Write> DumpWriter<W> {
     pub fn start(mut out: W, form: DumpForm, hashes: HashForm) -> io::Result<Self> {
         match form {
             DumpForm::Object => out.write_all(b"{")?,
-            DumpForm::Lines => {
-                out.write_all(b"{\"dump\":")?;
-                serde_json::to_writer(&mut out, &Start { version: VERSION })?;
-                out.write_all(b"}\n")?;
-            }
+            DumpForm::Lines => write_line(&mut out, "dump", &Start { version: VERSION })?,
         }
         let end = End { ranks: 0, holds: Tally::default() };
         Ok(Self { out, form, hashes, next_event_id: 0, end, model: None, ranks: Vec::new(), separator: b"" })
@@ -84,9 +81,7 @@ impl<W: Write> DumpWriter<W> {
         self.end.ranks += 1;
         self.end.holds += record.holds;
         if self.form == DumpForm::Lines {
-            self.out.write_all(b"{\"rank\":")?;
-            serde_json::to_writer(&mut self.out, &record)?;
-            self.out.write_all(b"}\n")?;
+            write_line(&mut self.out, "rank", &record)?;
         }
         let key = record.key();
         let registered = BlockSize::new(record.block_size).expect("the block size of a model is not zero");
@@ -173,14 +168,17 @@ impl<W: Write> DumpWriter<W> {
         self.end_model()?;
         match self.form {
             DumpForm::Object => self.out.write_all(b"}")?,
-            DumpForm::Lines => {
-                self.out.write_all(b"{\"end\":")?;
-                serde_json::to_writer(&mut self.out, &self.end)?;
-                self.out.write_all(b"}\n")?;
-            }
+            DumpForm::Lines => write_line(&mut self.out, "end", &self.end)?,
         }
         Ok(self.out)
     }
+}
+
+/// Writes a line of this kind with a value.
+fn write_line(out: &mut impl Write, kind: &str, value: &impl Serialize) -> io::Result<()> {
+    write!(out, "{{\"{kind}\":")?;
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"}\n")
 }
 
 /// Splits a chain of blocks where annotations change, and where an event would exceed [`EVENT_BLOCKS_MAX`].

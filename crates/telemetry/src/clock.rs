@@ -24,7 +24,7 @@ impl Clock {
     pub fn now(&self) -> Instant {
         match self {
             Self::System => Instant::now(),
-            Self::Simulated(time) => time.now(),
+            Self::Simulated(time) => time.start + Duration::from_millis(time.elapsed_ms()),
         }
     }
 
@@ -33,7 +33,7 @@ impl Clock {
     pub fn system_time(&self) -> SystemTime {
         match self {
             Self::System => SystemTime::now(),
-            Self::Simulated(time) => time.system_time(),
+            Self::Simulated(time) => SystemTime::UNIX_EPOCH + Duration::from_millis(time.system_ms()),
         }
     }
 
@@ -106,14 +106,6 @@ impl SimulatedTime {
     #[must_use]
     pub fn system_ms(&self) -> u64 {
         self.system_ms.load(Relaxed)
-    }
-
-    fn now(&self) -> Instant {
-        self.start + Duration::from_millis(self.elapsed_ms())
-    }
-
-    fn system_time(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + Duration::from_millis(self.system_ms())
     }
 }
 

@@ -17,8 +17,8 @@ fn memory_bytes(root: &Path) -> Option<usize> {
     let machine = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| total_bytes(&text));
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
     let limits = groups.lines().filter_map(|line| {
-        let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let (_, group) = line.split_once(':')?;
+        let (controllers, path) = group.split_once(':')?;
         let (mount, file) = match controllers {
             "" => ("sys/fs/cgroup", "memory.max"),
             _ if controllers.split(',').any(|controller| controller == "memory") => {

@@ -39,15 +39,10 @@ flash_indexer_types::named_enum! {
 
 impl ThreadKind {
     /// Name of the thread in the operating system.
-    pub(crate) const fn thread_name(self) -> &'static str {
+    pub(crate) fn thread_name(self) -> String {
         match self {
-            Self::Writer => "index-writer",
-            Self::EngineSockets => "engine-sockets",
-            Self::EnginePull => "engine-pull",
-            Self::EngineStream => "engine-stream",
-            Self::BoundSocket => "bound-socket",
-            Self::PeerCheck => "peer-check",
-            _ => self.as_str(),
+            Self::Writer => "index-writer".to_owned(),
+            _ => self.as_str().replace('_', "-"),
         }
     }
 }

@@ -37,7 +37,7 @@ fn a_panic_is_counted_and_logged_with_its_thread_and_its_message() {
         guarded(&metrics, ThreadKind::Writer, "writer-3", || -> u32 { panic!("index out of bounds") })
     });
     assert_eq!(returned, None);
-    assert_eq!(metrics.thread_panics(ThreadKind::Writer), 1);
+    assert_eq!(metrics.panics(), [("writer", 1)].into());
     let log = String::from_utf8(log.0.lock().clone()).expect("a log in UTF-8");
     let line = log.lines().next().expect("a line");
     assert!(line.contains("ERROR") && line.contains("panic=\"index out of bounds\""), "{line}");

@@ -97,20 +97,18 @@ impl HubStub {
 
     fn answer(&self, mut connection: TcpStream) {
         let lines = BufReader::new(connection.try_clone().expect("a socket")).lines();
-        let head: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
-        let Some(path) = head.first().and_then(|line| line.split(' ').nth(1)) else { return };
+        let request: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
+        let Some(path) = request.first().and_then(|line| line.split(' ').nth(1)) else { return };
         self.requests.lock().expect("no answer panics").push(path.to_owned());
         drop(self.hold());
-        let has_token = head.iter().any(|line| line.eq_ignore_ascii_case("authorization: Bearer secret"));
+        let has_token = request.iter().any(|line| line.eq_ignore_ascii_case("authorization: Bearer secret"));
         let listing = self.listing(path);
-        let answer = match self.files.get(path).or(listing.as_ref()) {
-            _ if path.starts_with("/gated/") && !has_token => {
-                "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n".to_owned()
-            }
-            None => "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n".to_owned(),
+        let (head, body) = match self.files.get(path).or(listing.as_ref()) {
+            _ if path.starts_with("/gated/") && !has_token => ("401 Unauthorized\r\ncontent-length: 0".to_owned(), ""),
+            None => ("404 Not Found\r\ncontent-length: 0".to_owned(), ""),
             Some(text) => {
                 let length = text.len();
-                let range = head.iter().find_map(|line| {
+                let range = request.iter().find_map(|line| {
                     line.to_ascii_lowercase()
                         .strip_prefix("range: bytes=")?
                         .split_once('-')
@@ -118,15 +116,14 @@ impl HubStub {
                 });
                 let (from, to): (usize, usize) = range.unwrap_or((0, length - 1));
                 let part = &text[from..=to.min(length - 1)];
-                format!(
-                    "HTTP/1.1 206 Partial Content\r\ncontent-length: {}\r\ncontent-range: bytes {from}-{to}/{length}\r\n\
-                     etag: \"{}\"\r\nx-repo-commit: {COMMIT}\r\nconnection: close\r\n\r\n{part}",
-                    part.len(),
-                    path.replace('/', "-")
-                )
+                let (part_length, etag) = (part.len(), path.replace('/', "-"));
+                let head = format!(
+                    "206 Partial Content\r\ncontent-length: {part_length}\r\ncontent-range: bytes {from}-{to}/{length}\r\n\
+                     etag: \"{etag}\"\r\nx-repo-commit: {COMMIT}"
+                );
+                (head, part)
             }
         };
-        let end = if answer.contains("\r\n\r\n") { "" } else { "connection: close\r\n\r\n" };
-        connection.write_all(format!("{answer}{end}").as_bytes()).ok();
+        connection.write_all(format!("HTTP/1.1 {head}\r\nconnection: close\r\n\r\n{body}").as_bytes()).ok();
     }
 }

@@ -34,17 +34,12 @@ impl Tracer {
         Self(provider.tracer_with_scope(scope.build()))
     }
 
-    /// Begins the span of a request: as a part of its caller's trace, or as its own trace. None if it is not sampled.
+    /// The span of a request that began at this time, or now: as a part of its caller's trace, or as its own trace. None if it is not
+    /// sampled.
     #[must_use]
-    pub fn request(&self, parent: &TraceParent, root: Root) -> Option<RequestSpan> {
-        self.request_since(parent, root, None)
-    }
-
-    /// The span of a request that began at this time, or now.
-    #[must_use]
-    pub fn request_since(&self, parent: &TraceParent, root: Root, since: Option<SystemTime>) -> Option<RequestSpan> {
+    pub fn request(&self, parent: &TraceParent, root: Root, since: Option<SystemTime>) -> Option<RequestSpan> {
         let none = Context::new();
-        let parent = match (parent.context(), root) {
+        let parent = match (parent.0.as_ref(), root) {
             (Some(parent), _) if !parent.span().span_context().is_sampled() => return None,
             (Some(parent), _) => parent,
             (None, Root::Sampled) => &none,
@@ -54,8 +49,7 @@ impl Tracer {
         let mut builder = self.0.span_builder("").with_kind(SpanKind::Server);
         builder.start_time = since;
         let span = self.0.build_with_context(builder, parent);
-        let is_sampled = span.is_recording();
-        is_sampled.then(|| RequestSpan {
+        span.is_recording().then(|| RequestSpan {
             context: Context::new().with_value(self.0.clone()).with_span(span),
             is_finished: AtomicBool::new(false),
         })
@@ -90,7 +84,7 @@ impl RequestSpan {
     /// Makes this request the current one of this thread until the value is dropped.
     #[must_use = "the request is current until it is dropped"]
     pub fn attach(&self) -> stages::CurrentGuard {
-        stages::CurrentGuard::of(self.context.clone())
+        stages::CurrentGuard { _guard: Some(self.context.clone().attach()) }
     }
 
     /// Adds the status of the answer. `error` names the kind of error if the service failed to answer; a client error is not one.

@@ -151,11 +151,5 @@ impl CurrentRequest {
 /// A request or a stage that is the current one of this thread until this is dropped.
 #[must_use = "it is current until it is dropped"]
 pub struct CurrentGuard {
-    _guard: Option<ContextGuard>,
-}
-
-impl CurrentGuard {
-    pub(crate) fn of(context: Context) -> Self {
-        Self { _guard: Some(context.attach()) }
-    }
+    pub(crate) _guard: Option<ContextGuard>,
 }

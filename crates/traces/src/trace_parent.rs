@@ -15,7 +15,7 @@ const TRACE_STATE_BYTES_MAX: usize = 512;
 
 /// The span of a caller, the parent of a request's span; none if the caller sent none.
 #[derive(Debug, Clone, Default)]
-pub struct TraceParent(Option<Context>);
+pub struct TraceParent(pub(crate) Option<Context>);
 
 impl TraceParent {
     /// Reads the context of a caller from headers. `headers` gives all values of a header. An invalid or repeated context is
@@ -30,11 +30,6 @@ impl TraceParent {
         let state = if state.len() > TRACE_STATE_BYTES_MAX { String::new() } else { state };
         let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &Headers { parent, state });
         Self(context.has_active_span().then_some(context))
-    }
-
-    /// The span that the caller sent.
-    pub(crate) fn context(&self) -> Option<&Context> {
-        self.0.as_ref()
     }
 
     /// This parent, or another one if there is none.

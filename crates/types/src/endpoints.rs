@@ -14,23 +14,16 @@ pub const NO_EVENTS: &str = "none";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is {cause}")]
 pub struct RefusedAddress {
-    address: IpAddr,
-    cause: RefusalCause,
+    pub(crate) address: IpAddr,
+    pub(crate) cause: RefusalCause,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-enum RefusalCause {
+pub(crate) enum RefusalCause {
     #[error("{0}, which engines and peers must not use: give an address that other machines can reach")]
     Kind(&'static str),
     #[error("outside the networks of engines: give another address, or add its network to --engine-networks")]
     OutsideNetworks,
-}
-
-impl RefusedAddress {
-    /// The refusal of an address outside the allow-list.
-    pub(crate) const fn outside_networks(address: IpAddr) -> Self {
-        Self { address, cause: RefusalCause::OutsideNetworks }
-    }
 }
 
 /// Addresses of metadata services that are not link-local: of Alibaba Cloud, Azure and Oracle Cloud.
@@ -46,10 +39,7 @@ const METADATA_V6: [Ipv6Addr; 4] = [
 
 /// Rejects link-local, unspecified, multicast and broadcast addresses, and those of metadata services, in any notation.
 pub fn check_address(address: IpAddr) -> Result<(), RefusedAddress> {
-    match kind(address) {
-        None => Ok(()),
-        Some(kind) => Err(RefusedAddress { address, cause: RefusalCause::Kind(kind) }),
-    }
+    kind(address).map_or(Ok(()), |kind| Err(RefusedAddress { address, cause: RefusalCause::Kind(kind) }))
 }
 
 fn kind(address: IpAddr) -> Option<&'static str> {

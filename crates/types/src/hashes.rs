@@ -54,14 +54,9 @@ impl ToSchema for FormattedHash {
 }
 
 /// 64-bit hash read from JSON: an integer of either sign (the same bits), or a decimal or `0x` string.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(transparent)]
 pub struct AnyHash(pub u64);
-
-impl Serialize for AnyHash {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(self.0)
-    }
-}
 
 impl<'de> Deserialize<'de> for AnyHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

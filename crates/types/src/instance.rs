@@ -125,7 +125,8 @@ impl<'de> Deserialize<'de> for InstanceId {
 
 /// Unchecked instance id in a request or in the shared store. Unlike a field of type [`InstanceId`], an invalid id is not an
 /// error of the parser, but an [`InstanceIdError`], which can be counted and answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
 pub struct UncheckedInstanceId(InstanceId);
 
 impl UncheckedInstanceId {
@@ -135,22 +136,13 @@ impl UncheckedInstanceId {
     ///
     /// Fails if the id is empty or too long, or has a control character.
     pub fn checked(self) -> Result<InstanceId, InstanceIdError> {
-        match self.0.is_number {
-            true => Ok(self.0),
-            false => InstanceId::text(self.0.text),
-        }
+        if self.0.is_number { Ok(self.0) } else { InstanceId::text(self.0.text) }
     }
 }
 
 impl From<InstanceId> for UncheckedInstanceId {
     fn from(id: InstanceId) -> Self {
         Self(id)
-    }
-}
-
-impl Serialize for UncheckedInstanceId {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.0.serialize(serializer)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::endpoints::{
-    EndpointError, HostError, RefusedAddress, check_address, check_endpoint, check_host, dialled_address,
+    EndpointError, HostError, RefusalCause, RefusedAddress, check_address, check_endpoint, check_host, dialled_address,
 };
 
 /// A network of engines or peers, such as `10.0.0.0/8`. A single address is a network too.
@@ -45,7 +45,7 @@ impl EngineNetworks {
         check_address(address)?;
         let dialled = address.to_canonical();
         let is_permitted = self.0.is_empty() || self.0.iter().any(|EngineNetwork(network)| network.contains(&dialled));
-        if is_permitted { Ok(()) } else { Err(RefusedAddress::outside_networks(address)) }
+        if is_permitted { Ok(()) } else { Err(RefusedAddress { address, cause: RefusalCause::OutsideNetworks }) }
     }
 
     /// The permitted ones of a name's addresses.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use flash_indexer_wire::EngineAdapter;
+use flash_indexer_wire::TopicNames;
 
 use crate::InstanceId;
 use crate::names::{NameField, check_name};
@@ -59,7 +59,7 @@ impl PodName {
             return Err(no_name());
         }
         // All engines use one form of topic.
-        let names = EngineAdapter::Detect.names(topic).map_err(|_| no_name())?;
+        let names = TopicNames::of(topic).map_err(|_| no_name())?;
         let shown = || names.pod.chars().take(TOPIC_CHARS_MAX).collect();
         let model_name = names.model.ok_or_else(|| TopicError::NoModel { topic: shown() })?;
         check_name(NameField::ModelName, model_name).map_err(|_| no_name())?;

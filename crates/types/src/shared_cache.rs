@@ -40,12 +40,7 @@ impl InstanceId {
     #[must_use]
     pub fn shared_cache(&self) -> Option<SharedCacheKind> {
         let (kind, name) = self.as_key().split_once(':')?;
-        match kind {
-            _ if name.is_empty() => None,
-            "node" => Some(SharedCacheKind::Node),
-            "pool" => Some(SharedCacheKind::Pool),
-            _ => None,
-        }
+        SharedCacheKind::named(kind).filter(|_| !name.is_empty())
     }
 }
 

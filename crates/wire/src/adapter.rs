@@ -1,7 +1,6 @@
 //! Differences between the engines' message formats. Everything else is decoded the same way for all engines.
 
 use crate::msgpack::{Reader, Token};
-use crate::topic::{TopicError, TopicNames};
 
 /// Message format of one engine.
 ///
@@ -22,15 +21,6 @@ pub enum EngineAdapter {
 }
 
 impl EngineAdapter {
-    /// Names of the instance and the model in a topic.
-    ///
-    /// # Errors
-    ///
-    /// When the topic is not UTF-8.
-    pub fn names(self, topic: &[u8]) -> Result<TopicNames<'_>, TopicError> {
-        TopicNames::of(topic)
-    }
-
     /// Meaning of the field at position `at` of an array `BlockStored`, counted from the field after the tag.
     pub(crate) fn stored_field(self, at: usize, reader: &Reader<'_>) -> StoredField {
         let common = STORED_FIELDS.get(at).map_or(StoredField::Skipped, |name| StoredField::Named(name));

@@ -18,67 +18,6 @@ impl EngineBlockHash {
     }
 }
 
-/// An extra input of a block's hash besides its tokens. Kinds and order depend on the engine's release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HashedKey<'a> {
-    /// A bare text: an adapter's name or a salt in older releases.
-    Text(&'a str),
-    /// A multimodal item in the form of older releases.
-    BareItem {
-        /// The item's identity.
-        id: &'a str,
-        /// Where it starts relative to the block, in tokens; negative when before it.
-        offset: i64,
-    },
-    /// A LoRA adapter.
-    Lora {
-        /// The adapter's name.
-        name: &'a str,
-        /// The path that the engine loaded it from.
-        path: &'a str,
-    },
-    /// A multimodal item.
-    Item {
-        /// The item's identity.
-        id: &'a str,
-        /// Where it starts relative to the block, in tokens; negative when before it.
-        offset: i64,
-    },
-    /// A cache salt, in the first block of a sequence only.
-    Salt(&'a str),
-}
-
-impl HashedKey<'_> {
-    fn encode(&self, out: &mut Vec<u8>) {
-        let tagged = |out: &mut Vec<u8>, items, tag| {
-            cbor::array(out, items);
-            cbor::text(out, tag);
-        };
-        match *self {
-            Self::Text(text) => cbor::text(out, text),
-            Self::BareItem { id, offset } => {
-                cbor::array(out, 2);
-                cbor::text(out, id);
-                cbor::integer(out, offset);
-            }
-            Self::Lora { name, path } => {
-                tagged(out, 3, "lora");
-                cbor::text(out, name);
-                cbor::text(out, path);
-            }
-            Self::Item { id, offset } => {
-                tagged(out, 3, "mm");
-                cbor::text(out, id);
-                cbor::integer(out, offset);
-            }
-            Self::Salt(salt) => {
-                tagged(out, 2, "cache_salt");
-                cbor::text(out, salt);
-            }
-        }
-    }
-}
-
 /// The hash chain `D_i = SHA-256(CBOR [D_{i-1}, tokens, keys])`, started from the engine's hash seed. The third
 /// element is null if there are no keys.
 ///
@@ -106,28 +45,17 @@ impl Sha256CborChain {
 
     /// The hash of a block with these tokens after `parent`, or at the start of a sequence.
     pub fn next(&mut self, parent: Option<&EngineBlockHash>, tokens: &[u32]) -> EngineBlockHash {
-        self.next_with(parent, tokens, &[])
+        self.next_with(parent, tokens, &[cbor::NULL])
     }
 
-    /// The hash of a block with extra inputs besides its tokens.
-    pub fn next_with(
-        &mut self,
-        parent: Option<&EngineBlockHash>,
-        tokens: &[u32],
-        keys: &[HashedKey<'_>],
-    ) -> EngineBlockHash {
+    /// The hash of a block with extra inputs besides its tokens: a list in CBOR, or null.
+    pub fn next_with(&mut self, parent: Option<&EngineBlockHash>, tokens: &[u32], keys: &[u8]) -> EngineBlockHash {
         let out = &mut self.encoded;
         out.clear();
         cbor::array(out, 3);
         cbor::bytes(out, &parent.unwrap_or(&self.start).0);
         cbor::tokens(out, tokens);
-        match keys {
-            [] => cbor::null(out),
-            keys => {
-                cbor::array(out, keys.len());
-                keys.iter().for_each(|key| key.encode(out));
-            }
-        }
+        out.extend_from_slice(keys);
         EngineBlockHash(Sha256::digest(&self.encoded).into())
     }
 }

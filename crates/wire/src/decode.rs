@@ -26,11 +26,10 @@ impl Batch<'_> {
     /// that store.
     #[must_use]
     pub fn block_size(&self) -> Option<u32> {
-        let mut stores = self.events.clone().filter_map(|event| match event {
-            Ok(EngineEvent::Stored(stored)) if stored.block_size > 0 && stored.group.can_be_primary() => Some(stored),
+        self.events.clone().flatten().find_map(|event| match event {
+            EngineEvent::Stored(it) if it.block_size > 0 && it.group.can_be_primary() => Some(it.block_size),
             _ => None,
-        });
-        stores.next().map(|stored| stored.block_size)
+        })
     }
 }
 
@@ -61,8 +60,37 @@ impl BatchOutline {
     ///
     /// As [`decode_batch`].
     pub fn of(payload: &[u8]) -> Result<Self, BatchError> {
-        let Batch { timestamp, dp_rank, events } = decode_batch(payload)?;
-        Ok(Self { timestamp, dp_rank, events_at: events.reader.position(), events: events.left })
+        let mut reader = Reader::new(payload);
+        let (mut timestamp, mut dp_rank, mut events) = (0.0, None, None);
+        match reader.next()? {
+            Token::Array(len @ 2..=4) => {
+                timestamp = read_timestamp(&mut reader)?;
+                events = Some(skip_events(&mut reader)?);
+                if len > 2 {
+                    dp_rank = read_dp_rank(&mut reader)?;
+                }
+                if len > 3 {
+                    reader.skip()?;
+                }
+            }
+            Token::Map(len) => {
+                for _ in 0..len {
+                    let Token::Text(key) = reader.next()? else { return Err(BatchError::NotABatch) };
+                    match key {
+                        b"ts" | b"timestamp" => timestamp = read_timestamp(&mut reader)?,
+                        b"events" => events = Some(skip_events(&mut reader)?),
+                        b"data_parallel_rank" => dp_rank = read_dp_rank(&mut reader)?,
+                        _ => reader.skip()?,
+                    }
+                }
+            }
+            _ => return Err(BatchError::NotABatch),
+        }
+        let (events_at, events) = events.ok_or(BatchError::NotABatch)?;
+        if !reader.is_at_end() {
+            return Err(BatchError::TrailingBytes);
+        }
+        Ok(Self { timestamp, dp_rank, events_at, events })
     }
 
     /// Time at which the engine made the batch, in seconds since the Unix epoch.
@@ -141,7 +169,7 @@ impl<'a> Iterator for Events<'a> {
         if event.is_ok() {
             self.reader = inside;
         } else if self.reader.skip().is_err() {
-            // Unreachable: `decode_batch` has skipped over the whole batch before. Ends the iteration in any case.
+            // Unreachable: `BatchOutline::of` has skipped over the whole batch before. Ends the iteration in any case.
             self.left = 0;
         }
         Some(event)
@@ -191,76 +219,37 @@ impl BatchError {
 ///
 /// When the payload is not a batch or is truncated. An unusable event is an `Err` among the events.
 pub fn decode_batch(payload: &[u8]) -> Result<Batch<'_>, BatchError> {
-    let mut reader = Reader::new(payload);
-    let mut batch = Parts::default();
+    EngineAdapter::Detect.batch(payload)
+}
+
+/// Reads a timestamp. It is informative only: any other type is read as zero.
+fn read_timestamp(reader: &mut Reader<'_>) -> Result<f64, BatchError> {
+    let timestamp = match reader.clone().next()? {
+        Token::Float(seconds) => seconds,
+        Token::Unsigned(seconds) => seconds as f64,
+        _ => 0.0,
+    };
+    reader.skip()?;
+    Ok(timestamp)
+}
+
+fn read_dp_rank(reader: &mut Reader<'_>) -> Result<Option<DpRank>, BatchError> {
     match reader.next()? {
-        Token::Array(len @ 2..=4) => {
-            batch.timestamp(&mut reader)?;
-            batch.events(&mut reader)?;
-            if len > 2 {
-                batch.dp_rank(&mut reader)?;
-            }
-            if len > 3 {
-                reader.skip()?;
-            }
-        }
-        Token::Map(len) => {
-            for _ in 0..len {
-                let Token::Text(key) = reader.next()? else { return Err(BatchError::NotABatch) };
-                match key {
-                    b"ts" | b"timestamp" => batch.timestamp(&mut reader)?,
-                    b"events" => batch.events(&mut reader)?,
-                    b"data_parallel_rank" => batch.dp_rank(&mut reader)?,
-                    _ => reader.skip()?,
-                }
-            }
-        }
-        _ => return Err(BatchError::NotABatch),
+        Token::Nil => Ok(None),
+        Token::Unsigned(rank) => u32::try_from(rank).map(|rank| Some(DpRank(rank))).map_err(|_| BatchError::NotABatch),
+        _ => Err(BatchError::NotABatch),
     }
-    let events = batch.events.ok_or(BatchError::NotABatch)?;
-    if !reader.is_at_end() {
-        return Err(BatchError::TrailingBytes);
-    }
-    Ok(Batch { timestamp: batch.timestamp, dp_rank: batch.dp_rank, events })
 }
 
-#[derive(Default)]
-struct Parts<'a> {
-    timestamp: f64,
-    dp_rank: Option<DpRank>,
-    events: Option<Events<'a>>,
-}
-
-impl<'a> Parts<'a> {
-    /// The timestamp is informative only: any other type is read as zero.
-    fn timestamp(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
-        self.timestamp = match reader.clone().next()? {
-            Token::Float(seconds) => seconds,
-            Token::Unsigned(seconds) => seconds as f64,
-            _ => 0.0,
-        };
-        Ok(reader.skip()?)
+/// Skips the events. Returns the offset of the first one, and their number.
+fn skip_events(reader: &mut Reader<'_>) -> Result<(usize, u32), BatchError> {
+    let Token::Array(events) = reader.next()? else { return Err(BatchError::NotABatch) };
+    let events_at = reader.position();
+    for _ in 0..events {
+        reader.skip()?;
     }
-
-    fn dp_rank(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
-        self.dp_rank = match reader.next()? {
-            Token::Nil => None,
-            Token::Unsigned(rank) => Some(DpRank(u32::try_from(rank).map_err(|_| BatchError::NotABatch)?)),
-            _ => return Err(BatchError::NotABatch),
-        };
-        Ok(())
+    if events > BATCH_EVENTS_MAX {
+        return Err(BatchError::TooManyEvents { count: events });
     }
-
-    fn events(&mut self, reader: &mut Reader<'a>) -> Result<(), BatchError> {
-        let Token::Array(left) = reader.next()? else { return Err(BatchError::NotABatch) };
-        self.events =
-            Some(Events { reader: reader.clone(), left, adapter: EngineAdapter::Detect, unknown_fields: Vec::new() });
-        for _ in 0..left {
-            reader.skip()?;
-        }
-        if left > BATCH_EVENTS_MAX {
-            return Err(BatchError::TooManyEvents { count: left });
-        }
-        Ok(())
-    }
+    Ok((events_at, events))
 }

@@ -81,14 +81,8 @@ flash_indexer_core::named_enum! {
 
 impl Kind {
     fn of(kind: &[u8]) -> Result<Self, EventError> {
-        match kind {
-            b"BlockStored" => Ok(Self::Stored),
-            b"BlockRemoved" => Ok(Self::Removed),
-            b"BlockTransferred" => Ok(Self::Transferred),
-            b"BlockInactive" => Ok(Self::Inactive),
-            b"AllBlocksCleared" => Ok(Self::Cleared),
-            kind => Err(EventError::unknown_type(kind)),
-        }
+        let known = Self::ALL.into_iter().find(|known| known.as_str().as_bytes() == kind);
+        known.ok_or_else(|| EventError::unknown_type(kind))
     }
 }
 
@@ -188,21 +182,17 @@ fn from_map<'a>(
     unknown: &mut UnknownFields<'a, '_>,
 ) -> Result<EngineEvent<'a>, EventError> {
     let mut event = kind.event();
-    let (mut has_hashes, mut has_block_size, mut has_target) = (false, false, false);
-    read_entries(reader, len, |key, reader| {
-        has_hashes |= key == b"block_hashes";
-        has_block_size |= key == b"block_size";
-        has_target |= key == b"to_medium";
-        set_field(&mut event, key, reader, unknown)
-    })?;
+    let keys = read_entries(reader, len, |key, reader| set_field(&mut event, key, reader, unknown))?;
     // Every other absent field is nil: the start of a sequence, or a store without tokens.
-    match kind {
-        Kind::Stored | Kind::Removed | Kind::Transferred | Kind::Inactive if !has_hashes => {
-            Err(EventError::MissingField { field: "block_hashes" })
-        }
-        Kind::Transferred if !has_target => Err(EventError::MissingField { field: "to_medium" }),
-        Kind::Stored if !has_block_size => Err(EventError::MissingField { field: "block_size" }),
-        _ => checked(event),
+    let mandatory: &[&'static str] = match kind {
+        Kind::Stored => &["block_hashes", "block_size"],
+        Kind::Removed | Kind::Inactive => &["block_hashes"],
+        Kind::Transferred => &["block_hashes", "to_medium"],
+        Kind::Cleared => &[],
+    };
+    match mandatory.iter().find(|field| !keys.contains(&field.as_bytes())) {
+        Some(&field) => Err(EventError::MissingField { field }),
+        None => checked(event),
     }
 }
 

@@ -6,7 +6,7 @@
 
 use flash_indexer_core::SequenceHash;
 
-use crate::event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, StoreOrigin, TokenIds};
+use crate::event::{BlockRemoved, BlockStored, CacheGroup, EngineEvent, StoreOrigin};
 use crate::event_error::{EVENT_BLOCKS_MAX, EventError};
 use crate::event_fields::read_entries;
 use crate::fields;
@@ -48,13 +48,8 @@ struct Fields<'a> {
     key: ObjectKey,
     /// Whether the object is not the first part of its blocks.
     is_further_part: bool,
-    parent: Option<SequenceHash>,
-    token_ids: TokenIds,
-    block_size: u32,
-    medium: Option<&'a str>,
-    lora_name: Option<&'a str>,
-    cache_salt: Option<&'a str>,
-    group_idx: Option<u32>,
+    /// The other fields, as a store has them.
+    stored: BlockStored<'a>,
 }
 
 /// Decodes an event, whose map has `len` entries, and advances the reader past it.
@@ -71,27 +66,14 @@ pub(crate) fn mooncake_event<'a>(
             Err(EventError::OutOfRange { field: "tp_rank" })
         }
         b"stored" => {
-            let origin = Some(StoreOrigin::Reused);
-            let group = CacheGroup { idx: event.group_idx.or(event.key.group_idx), ..CacheGroup::default() };
-            let block_hashes = event.blocks()?;
-            let Fields { parent, token_ids, block_size, medium, lora_name, cache_salt, .. } = event;
-            Ok(EngineEvent::Stored(BlockStored {
-                block_hashes,
-                parent_block_hash: parent,
-                token_ids,
-                block_size,
-                medium,
-                lora_name,
-                cache_salt,
-                group,
-                origin,
-                ..BlockStored::default()
-            }))
+            let (block_hashes, origin) = (event.blocks()?, Some(StoreOrigin::Reused));
+            let group = CacheGroup { idx: event.group_idx(), ..CacheGroup::default() };
+            Ok(EngineEvent::Stored(BlockStored { block_hashes, group, origin, ..event.stored }))
         }
         b"removed" => {
             let block_hashes = event.blocks()?;
             let remaining_copy_counts = Some(vec![0; block_hashes.len()]);
-            let (medium, group_idx) = (event.medium, event.group_idx.or(event.key.group_idx));
+            let (medium, group_idx) = (event.stored.medium, event.group_idx());
             let removed =
                 BlockRemoved { block_hashes, medium, group_idx, remaining_copy_counts, ..BlockRemoved::default() };
             Ok(EngineEvent::Removed(removed))
@@ -108,6 +90,7 @@ impl<'a> Fields<'a> {
         reader: &mut Reader<'a>,
         unknown: &mut UnknownFields<'a, '_>,
     ) -> Result<(), EventError> {
+        let parent = &mut self.stored.parent_block_hash;
         match field {
             b"event_type" => {
                 let Token::Text(kind) = reader.next()? else { return Err(EventError::NotAnEvent) };
@@ -119,14 +102,14 @@ impl<'a> Fields<'a> {
             b"object_key" => {
                 self.key = fields::optional_text(reader, "object_key")?.map(ObjectKey::of).unwrap_or_default();
             }
-            b"parent_hash" => self.parent = fields::optional_hash(reader, "parent_hash")?.or(self.parent),
-            b"parent_block_hash" => self.parent = fields::optional_hash(reader, "parent_block_hash")?.or(self.parent),
-            b"token_ids" => self.token_ids = fields::token_ids(reader, "token_ids")?,
-            b"block_size" => self.block_size = fields::optional_u32(reader, "block_size")?.unwrap_or(0),
-            b"medium" => self.medium = fields::optional_text(reader, "medium")?,
-            b"lora_name" => self.lora_name = fields::optional_text(reader, "lora_name")?,
-            b"additional_salt" => self.cache_salt = fields::optional_text(reader, "additional_salt")?,
-            b"group_id" => self.group_idx = group(reader)?,
+            b"parent_hash" => *parent = fields::optional_hash(reader, "parent_hash")?.or(*parent),
+            b"parent_block_hash" => *parent = fields::optional_hash(reader, "parent_block_hash")?.or(*parent),
+            b"token_ids" => self.stored.token_ids = fields::token_ids(reader, "token_ids")?,
+            b"block_size" => self.stored.block_size = fields::optional_u32(reader, "block_size")?.unwrap_or(0),
+            b"medium" => self.stored.medium = fields::optional_text(reader, "medium")?,
+            b"lora_name" => self.stored.lora_name = fields::optional_text(reader, "lora_name")?,
+            b"additional_salt" => self.stored.cache_salt = fields::optional_text(reader, "additional_salt")?,
+            b"group_id" => self.stored.group.idx = group(reader)?,
             field if PART_FIELDS.contains(&field) => {
                 self.is_further_part |= fields::optional_u32(reader, "tp_rank")?.is_some_and(|part| part > 0);
             }
@@ -140,6 +123,11 @@ impl<'a> Fields<'a> {
             field => unknown.skip_named(field, reader)?,
         }
         Ok(())
+    }
+
+    /// The cache group, by its field or else by the object's key.
+    fn group_idx(&self) -> Option<u32> {
+        self.stored.group.idx.or(self.key.group_idx)
     }
 
     /// Adds the hashes of one of two fields, which are the same where both have some.

@@ -96,7 +96,7 @@ impl BatchWriter {
     /// The batch, of this data-parallel rank.
     #[must_use]
     pub fn finish(mut self, dp_rank: Option<DpRank>) -> Vec<u8> {
-        self.writer.optional(dp_rank, |writer, rank| writer.unsigned(rank.0.into()));
+        self.writer.optional(dp_rank, |writer, rank| writer.unsigned(rank.0));
         self.writer.out
     }
 }
@@ -142,24 +142,19 @@ impl Fields {
             (TokenIds::Hashed(hashed), Encoding::Map) => self.always("hashed_tokens", |w| w.hashed_tokens(hashed)),
             (tokens, _) => self.always("token_ids", |w| w.token_ids(tokens)),
         }
-        self.always("block_size", |w| w.unsigned(event.block_size.into()));
+        self.always("block_size", |w| w.unsigned(event.block_size));
         self.always("lora_id", |w| w.optional(event.lora_id, Writer::signed));
         self.always("medium", |w| w.optional(event.medium, Writer::text));
         self.always("lora_name", |w| w.optional(event.lora_name, Writer::text));
         self.unless_absent("extra_keys", event.extra_keys.as_ref(), |w, keys| w.extra_keys(keys));
-        self.unless_absent("group_idx", event.group.idx, |w, idx| w.unsigned(idx.into()));
+        self.unless_absent("group_idx", event.group.idx, Writer::unsigned);
         self.unless_absent("kv_cache_spec_kind", event.group.kind, Writer::text);
-        self.unless_absent("kv_cache_spec_sliding_window", event.group.sliding_window, |w, window| {
-            w.unsigned(window.into());
-        });
+        self.unless_absent("kv_cache_spec_sliding_window", event.group.sliding_window, Writer::unsigned);
         self.in_map("locality", event.locality, Writer::text);
         self.in_map("ownership", event.ownership, Writer::text);
         self.in_map("session_id", event.session_id, Writer::text);
         self.in_map("lookahead_token_ids", event.lookahead_token_ids.as_ref(), |w, blocks| {
-            w.array(blocks.len());
-            for tokens in blocks {
-                w.tokens(tokens);
-            }
+            w.list(blocks, |w, tokens| w.tokens(tokens));
         });
         self.in_map("cache_salt", event.cache_salt, Writer::text);
         self.in_map("origin", event.origin.map(StoreOrigin::as_str), Writer::text);
@@ -171,7 +166,7 @@ impl Fields {
     fn removed(&mut self, event: &BlockRemoved<'_>) {
         self.always("block_hashes", |w| w.hashes(&event.block_hashes));
         self.always("medium", |w| w.optional(event.medium, Writer::text));
-        self.unless_absent("group_idx", event.group_idx, |w, idx| w.unsigned(idx.into()));
+        self.unless_absent("group_idx", event.group_idx, Writer::unsigned);
         self.in_map("locality", event.locality, Writer::text);
         self.in_map("ownership", event.ownership, Writer::text);
         self.in_map("remaining_copy_counts", event.remaining_copy_counts.as_ref(), |w, counts| w.tokens(counts));
@@ -182,13 +177,13 @@ impl Fields {
         self.always("block_hashes", |w| w.hashes(&event.block_hashes));
         self.always("from_medium", |w| w.optional(event.from_medium, Writer::text));
         self.always("to_medium", |w| w.optional(event.to_medium, Writer::text));
-        self.always("group_idx", |w| w.optional(event.group_idx, |w, idx| w.unsigned(idx.into())));
+        self.always("group_idx", |w| w.optional(event.group_idx, Writer::unsigned));
     }
 
     fn cleared(&mut self, scope: &ScopedClear<'_>) {
         self.unless_absent("medium", scope.medium, Writer::text);
         self.unless_absent("ownership", scope.ownership, Writer::text);
-        self.unless_absent("group_idx", scope.group_idx, |w, idx| w.unsigned(idx.into()));
+        self.unless_absent("group_idx", scope.group_idx, Writer::unsigned);
     }
 }
 
@@ -206,15 +201,7 @@ impl Writer {
     }
 
     fn extra_keys(&mut self, blocks: &[Option<Vec<ExtraKey<'_>>>]) {
-        self.array(blocks.len());
-        for keys in blocks {
-            self.optional(keys.as_ref(), |w, keys| {
-                w.array(keys.len());
-                for key in keys {
-                    w.extra_key(key);
-                }
-            });
-        }
+        self.list(blocks, |w, keys| w.optional(keys.as_ref(), |w, keys| w.list(keys, Self::extra_key)));
     }
 
     fn extra_key(&mut self, key: &ExtraKey<'_>) {
@@ -225,23 +212,18 @@ impl Writer {
                 self.text(id);
                 self.signed(offset);
             }
-            ExtraKey::Lora(name) => self.tagged("lora", name),
-            ExtraKey::Salt(salt) => self.tagged("cache_salt", salt),
+            ExtraKey::Lora(name) => self.texts(&["lora", name]),
+            ExtraKey::Salt(salt) => self.texts(&["cache_salt", salt]),
             ExtraKey::Opaque(encoded) => self.out.extend_from_slice(encoded),
         }
     }
 
-    fn tagged(&mut self, tag: &str, text: &str) {
-        self.array(2);
-        self.text(tag);
-        self.text(text);
+    fn texts(&mut self, texts: &[&str]) {
+        self.list(texts, |w, text| w.text(text));
     }
 
     fn hashes(&mut self, hashes: &[SequenceHash]) {
-        self.array(hashes.len());
-        for &hash in hashes {
-            self.hash(hash);
-        }
+        self.list(hashes, |w, &hash| w.hash(hash));
     }
 
     fn hash(&mut self, hash: SequenceHash) {
@@ -251,12 +233,7 @@ impl Writer {
     fn token_ids(&mut self, tokens: &TokenIds) {
         match tokens {
             TokenIds::Plain(tokens) => self.tokens(tokens),
-            TokenIds::Bigrams(pairs) => {
-                self.array(pairs.len());
-                for pair in pairs {
-                    self.tokens(pair);
-                }
-            }
+            TokenIds::Bigrams(pairs) => self.list(pairs, |w, pair| w.tokens(pair)),
             // Arrays have no place for them.
             TokenIds::Hashed(_) => self.array(0),
         }
@@ -264,29 +241,25 @@ impl Writer {
 
     fn hashed_tokens(&mut self, hashed: &HashedTokens) {
         self.array(4);
-        self.unsigned(hashed.count.into());
-        self.unsigned((hashed.window == TokenWindow::BlockAndNext).into());
-        self.array(hashed.local_hashes.len());
-        for local in &hashed.local_hashes {
-            self.unsigned(local.0);
-        }
+        self.unsigned(hashed.count);
+        self.unsigned(hashed.window == TokenWindow::BlockAndNext);
+        self.list(&hashed.local_hashes, |w, local| w.unsigned(local.0));
         self.optional(hashed.salt, |w, salt| w.unsigned(salt.to_bits()));
     }
 
     fn components(&mut self, components: Components) {
         let named = [("FULL", components.full), ("SWA", components.swa), ("MAMBA", components.mamba)];
-        let named: Vec<_> = named.into_iter().filter(|(_, is_held)| *is_held).collect();
-        self.array(named.len());
-        for (name, _) in named {
-            self.text(name);
-        }
+        let held: Vec<_> = named.into_iter().filter_map(|(name, is_held)| is_held.then_some(name)).collect();
+        self.texts(&held);
     }
 
     fn tokens(&mut self, tokens: &[u32]) {
-        self.array(tokens.len());
-        for &token in tokens {
-            self.unsigned(token.into());
-        }
+        self.list(tokens, |w, &token| w.unsigned(token));
+    }
+
+    fn list<T>(&mut self, items: &[T], write: impl Fn(&mut Self, &T)) {
+        self.array(items.len());
+        items.iter().for_each(|item| write(self, item));
     }
 
     fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
@@ -300,8 +273,8 @@ impl Writer {
         infallible(write_str(&mut self.out, text));
     }
 
-    fn unsigned(&mut self, value: u64) {
-        infallible(write_uint(&mut self.out, value));
+    fn unsigned(&mut self, value: impl Into<u64>) {
+        infallible(write_uint(&mut self.out, value.into()));
     }
 
     fn signed(&mut self, value: i64) {

@@ -30,12 +30,12 @@ pub(crate) fn set_field<'a>(
     if is_known { Ok(()) } else { Ok(reader.skip()?) }
 }
 
-/// Reads the entries of a map whose keys are texts, none of them twice.
+/// Reads the entries of a map whose keys are texts, none of them twice. Returns the keys.
 pub(crate) fn read_entries<'a>(
     reader: &mut Reader<'a>,
     len: u32,
     mut read: impl FnMut(&'a [u8], &mut Reader<'a>) -> Result<(), EventError>,
-) -> Result<(), EventError> {
+) -> Result<Vec<&'a [u8]>, EventError> {
     let mut keys = Vec::with_capacity(reader.capacity_for(len));
     for _ in 0..len {
         let Token::Text(key) = reader.next()? else { return Err(EventError::NotAnEvent) };
@@ -45,7 +45,7 @@ pub(crate) fn read_entries<'a>(
         keys.push(key);
         read(key, reader)?;
     }
-    Ok(())
+    Ok(keys)
 }
 
 /// Reads a field of a scoped clear. Returns whether it is known, and is read. A field of a wrong type is an error: without it the

@@ -30,6 +30,19 @@ pub(crate) fn limited(len: u32, max: u32, field: &'static str) -> Result<u32, Ev
     if len > max { Err(EventError::TooLong { field, count: len, max }) } else { Ok(len) }
 }
 
+/// Decodes the elements of a list of this length.
+fn elements<'a, T>(
+    reader: &mut Reader<'a>,
+    len: u32,
+    mut element: impl FnMut(&mut Reader<'a>) -> Result<T, EventError>,
+) -> Result<Vec<T>, EventError> {
+    let mut elements = Vec::with_capacity(reader.capacity_for(len));
+    for _ in 0..len {
+        elements.push(element(reader)?);
+    }
+    Ok(elements)
+}
+
 /// Length of the list that follows; none for nil.
 fn optional_list(reader: &mut Reader<'_>, max: u32, field: &'static str) -> Result<Option<u32>, EventError> {
     match reader.next()? {
@@ -55,12 +68,7 @@ fn hash_of(token: Token<'_>, field: &'static str) -> Result<SequenceHash, EventE
 
 pub(crate) fn hashes(reader: &mut Reader<'_>, field: &'static str) -> Result<Vec<SequenceHash>, EventError> {
     let Token::Array(len) = reader.next()? else { return Err(wrong(field)) };
-    let len = limited(len, EVENT_BLOCKS_MAX, field)?;
-    let mut hashes = Vec::with_capacity(reader.capacity_for(len));
-    for _ in 0..len {
-        hashes.push(hash_of(reader.next()?, field)?);
-    }
-    Ok(hashes)
+    elements(reader, limited(len, EVENT_BLOCKS_MAX, field)?, |reader| hash_of(reader.next()?, field))
 }
 
 pub(crate) fn optional_hash(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<SequenceHash>, EventError> {
@@ -83,12 +91,11 @@ pub(crate) fn token_ids(reader: &mut Reader<'_>, field: &'static str) -> Result<
     let Some(len) = optional_list(reader, EVENT_TOKENS_MAX, field)? else { return Ok(TokenIds::default()) };
     let is_pair = |token: &Result<Token<'_>, _>| matches!(token, Ok(Token::Array(2)));
     if len > 0 && is_pair(&reader.clone().next()) {
-        let mut pairs = Vec::with_capacity(reader.capacity_for(len));
-        for _ in 0..len {
+        let pairs = elements(reader, len, |reader| {
             let Token::Array(2) = reader.next()? else { return Err(wrong(field)) };
-            pairs.push([token_of(reader.next()?, field)?, token_of(reader.next()?, field)?]);
-        }
-        return Ok(TokenIds::Bigrams(pairs));
+            Ok([token_of(reader.next()?, field)?, token_of(reader.next()?, field)?])
+        });
+        return pairs.map(TokenIds::Bigrams);
     }
     plain_tokens(reader, len, field).map(TokenIds::Plain)
 }
@@ -110,14 +117,10 @@ pub(crate) fn hashed_tokens(reader: &mut Reader<'_>, field: &'static str) -> Res
 }
 
 fn plain_tokens(reader: &mut Reader<'_>, len: u32, field: &'static str) -> Result<Vec<u32>, EventError> {
-    let mut tokens = Vec::with_capacity(reader.capacity_for(len));
-    for _ in 0..len {
-        tokens.push(match reader.next_u32() {
-            Some(token) => token,
-            None => token_of(reader.next()?, field)?,
-        });
-    }
-    Ok(tokens)
+    elements(reader, len, |reader| match reader.next_u32() {
+        Some(token) => Ok(token),
+        None => token_of(reader.next()?, field),
+    })
 }
 
 /// Decodes a list of counts.
@@ -127,12 +130,7 @@ pub(crate) fn optional_counts(reader: &mut Reader<'_>, field: &'static str) -> R
 
 /// Decodes `origin`.
 pub(crate) fn origin(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<StoreOrigin>, EventError> {
-    let text = optional_text(reader, field)?.map(str::to_ascii_uppercase);
-    Ok(match text.as_deref() {
-        Some("NEW") => Some(StoreOrigin::New),
-        Some("REUSED") => Some(StoreOrigin::Reused),
-        _ => None,
-    })
+    Ok(optional_text(reader, field)?.and_then(|text| StoreOrigin::named(&text.to_ascii_uppercase())))
 }
 
 /// Decodes `component_types`. A name of another component is ignored.
@@ -153,17 +151,11 @@ pub(crate) fn components(reader: &mut Reader<'_>, field: &'static str) -> Result
 
 pub(crate) fn lookahead(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<Vec<u32>>>, EventError> {
     let Some(len) = optional_list(reader, EVENT_BLOCKS_MAX, field)? else { return Ok(None) };
-    let mut blocks = Vec::with_capacity(reader.capacity_for(len));
-    for _ in 0..len {
-        match reader.next()? {
-            Token::Nil => blocks.push(Vec::new()),
-            Token::Array(len) => {
-                blocks.push(plain_tokens(reader, limited(len, EVENT_TOKENS_MAX, field)?, field)?);
-            }
-            _ => return Err(wrong(field)),
-        }
-    }
-    Ok(Some(blocks))
+    let blocks = elements(reader, len, |reader| {
+        let len = optional_list(reader, EVENT_TOKENS_MAX, field)?.unwrap_or(0);
+        plain_tokens(reader, len, field)
+    });
+    blocks.map(Some)
 }
 
 pub(crate) fn text<'a>(bytes: &'a [u8], field: &'static str) -> Result<&'a str, EventError> {
@@ -202,19 +194,16 @@ fn block_keys<'a>(
     keys: impl Fn(Token<'a>, &mut Reader<'a>) -> Result<Vec<ExtraKey<'a>>, EventError>,
 ) -> Result<Option<BlockKeys<'a>>, EventError> {
     let Some(len) = optional_list(reader, EVENT_BLOCKS_MAX, field)? else { return Ok(None) };
-    let mut blocks = Vec::with_capacity(reader.capacity_for(len));
     let mut count = 0;
-    for _ in 0..len {
-        blocks.push(match reader.next()? {
-            Token::Nil => None,
-            token => {
-                let keys = keys(token, reader)?;
-                count = limited(count + keys.len() as u32, EVENT_KEYS_MAX, field)?;
-                Some(keys)
-            }
-        });
-    }
-    Ok(Some(blocks))
+    let blocks = elements(reader, len, |reader| match reader.next()? {
+        Token::Nil => Ok(None),
+        token => {
+            let keys = keys(token, reader)?;
+            count = limited(count + keys.len() as u32, EVENT_KEYS_MAX, field)?;
+            Ok(Some(keys))
+        }
+    });
+    blocks.map(Some)
 }
 
 /// Decodes `extra_keys`: for each block nil, a text, or a list of keys.
@@ -230,20 +219,17 @@ pub(crate) fn extra_keys<'a>(
 }
 
 fn key_list<'a>(reader: &mut Reader<'a>, len: u32, field: &'static str) -> Result<Vec<ExtraKey<'a>>, EventError> {
-    let len = limited(len, EVENT_KEYS_MAX, field)?;
-    let mut keys = Vec::with_capacity(reader.capacity_for(len));
-    for _ in 0..len {
+    elements(reader, limited(len, EVENT_KEYS_MAX, field)?, |reader| {
         let start = reader.position();
         let mut inside = reader.clone();
         reader.skip()?;
         let opaque = ExtraKey::Opaque(reader.since(start));
-        keys.push(match inside.next()? {
+        Ok(match inside.next()? {
             Token::Text(bytes) => ExtraKey::Text(text(bytes, field)?),
             Token::Array(len) => tuple(&mut inside, len)?.unwrap_or(opaque),
             _ => opaque,
-        });
-    }
-    Ok(keys)
+        })
+    })
 }
 
 /// Decodes the tuples that engines are known to send; none for any other.
@@ -276,15 +262,10 @@ fn item<'a>(id: Option<&'a str>, offset: Token<'_>) -> Option<ExtraKey<'a>> {
 pub(crate) fn mm_keys<'a>(reader: &mut Reader<'a>, field: &'static str) -> Result<Option<BlockKeys<'a>>, EventError> {
     block_keys(reader, field, |token, reader| match token {
         Token::Map(len) => Ok(vec![mm_key(reader, len, field)?]),
-        Token::Array(len) => {
-            let len = limited(len, EVENT_KEYS_MAX, field)?;
-            let mut keys = Vec::with_capacity(reader.capacity_for(len));
-            for _ in 0..len {
-                let Token::Map(len) = reader.next()? else { return Err(wrong(field)) };
-                keys.push(mm_key(reader, len, field)?);
-            }
-            Ok(keys)
-        }
+        Token::Array(len) => elements(reader, limited(len, EVENT_KEYS_MAX, field)?, |reader| {
+            let Token::Map(len) = reader.next()? else { return Err(wrong(field)) };
+            mm_key(reader, len, field)
+        }),
         _ => Err(wrong(field)),
     })
 }

@@ -75,7 +75,7 @@ mod unknown_fields;
 
 pub use adapter::EngineAdapter;
 pub use adapter_salt::{ADAPTER_NAME_BYTES_MAX, AdapterSalt};
-pub use chain_hash::{EngineBlockHash, HashedKey, Sha256CborChain};
+pub use chain_hash::{EngineBlockHash, Sha256CborChain};
 pub use cursor::Cursor;
 pub use decode::{BATCH_EVENTS_MAX, Batch, BatchError, BatchOutline, Events, decode_batch};
 pub use encode::{BatchWriter, Encoding, encode_batch, encode_batch_leaving_out};

@@ -113,9 +113,9 @@ impl<'a> Reader<'a> {
             Marker::Null => Token::Nil,
             Marker::True | Marker::False => Token::Bool,
             Marker::FixPos(value) => Token::Unsigned(value.into()),
-            Marker::U8 => Token::Unsigned(u8::from_be_bytes(self.array()?).into()),
-            Marker::U16 => Token::Unsigned(u16::from_be_bytes(self.array()?).into()),
-            Marker::U32 => Token::Unsigned(u32::from_be_bytes(self.array()?).into()),
+            Marker::U8 => Token::Unsigned(self.u8()?.into()),
+            Marker::U16 => Token::Unsigned(self.u16()?.into()),
+            Marker::U32 => Token::Unsigned(self.u32()?.into()),
             Marker::U64 => Token::Unsigned(u64::from_be_bytes(self.array()?)),
             Marker::FixNeg(value) => signed(value.into()),
             Marker::I8 => signed(i8::from_be_bytes(self.array()?).into()),
@@ -125,35 +125,26 @@ impl<'a> Reader<'a> {
             Marker::F32 => Token::Float(f32::from_be_bytes(self.array()?).into()),
             Marker::F64 => Token::Float(f64::from_be_bytes(self.array()?)),
             Marker::FixStr(len) => Token::Text(self.take(len.into())?),
-            Marker::Str8 => Token::Text(self.take_u8()?),
-            Marker::Str16 => Token::Text(self.take_u16()?),
-            Marker::Str32 => Token::Text(self.take_u32()?),
-            Marker::Bin8 => Token::Bytes(self.take_u8()?),
-            Marker::Bin16 => Token::Bytes(self.take_u16()?),
-            Marker::Bin32 => Token::Bytes(self.take_u32()?),
+            Marker::Str8 => Token::Text(self.u8().and_then(|len| self.take(len.into()))?),
+            Marker::Str16 => Token::Text(self.u16().and_then(|len| self.take(len.into()))?),
+            Marker::Str32 => Token::Text(self.u32().and_then(|len| self.take(len as usize))?),
+            Marker::Bin8 => Token::Bytes(self.u8().and_then(|len| self.take(len.into()))?),
+            Marker::Bin16 => Token::Bytes(self.u16().and_then(|len| self.take(len.into()))?),
+            Marker::Bin32 => Token::Bytes(self.u32().and_then(|len| self.take(len as usize))?),
             Marker::FixArray(len) => Token::Array(len.into()),
-            Marker::Array16 => Token::Array(u16::from_be_bytes(self.array()?).into()),
-            Marker::Array32 => Token::Array(u32::from_be_bytes(self.array()?)),
+            Marker::Array16 => Token::Array(self.u16()?.into()),
+            Marker::Array32 => Token::Array(self.u32()?),
             Marker::FixMap(len) => Token::Map(len.into()),
-            Marker::Map16 => Token::Map(u16::from_be_bytes(self.array()?).into()),
-            Marker::Map32 => Token::Map(u32::from_be_bytes(self.array()?)),
+            Marker::Map16 => Token::Map(self.u16()?.into()),
+            Marker::Map32 => Token::Map(self.u32()?),
             Marker::FixExt1 => self.extension(1)?,
             Marker::FixExt2 => self.extension(2)?,
             Marker::FixExt4 => self.extension(4)?,
             Marker::FixExt8 => self.extension(8)?,
             Marker::FixExt16 => self.extension(16)?,
-            Marker::Ext8 => {
-                let len = u8::from_be_bytes(self.array()?);
-                self.extension(len.into())?
-            }
-            Marker::Ext16 => {
-                let len = u16::from_be_bytes(self.array()?);
-                self.extension(len.into())?
-            }
-            Marker::Ext32 => {
-                let len = u32::from_be_bytes(self.array()?);
-                self.extension(len as usize)?
-            }
+            Marker::Ext8 => self.u8().and_then(|len| self.extension(len.into()))?,
+            Marker::Ext16 => self.u16().and_then(|len| self.extension(len.into()))?,
+            Marker::Ext32 => self.u32().and_then(|len| self.extension(len as usize))?,
             Marker::Reserved => return None,
         })
     }
@@ -164,19 +155,16 @@ impl<'a> Reader<'a> {
         Some(Token::Extension)
     }
 
-    fn take_u8(&mut self) -> Option<&'a [u8]> {
-        let len = u8::from_be_bytes(self.array()?);
-        self.take(len.into())
+    fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_be_bytes)
     }
 
-    fn take_u16(&mut self) -> Option<&'a [u8]> {
-        let len = u16::from_be_bytes(self.array()?);
-        self.take(len.into())
+    fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_be_bytes)
     }
 
-    fn take_u32(&mut self) -> Option<&'a [u8]> {
-        let len = u32::from_be_bytes(self.array()?);
-        self.take(len as usize)
+    fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_be_bytes)
     }
 
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
@@ -192,10 +180,7 @@ impl<'a> Reader<'a> {
 }
 
 fn signed(value: i64) -> Token<'static> {
-    match u64::try_from(value) {
-        Ok(value) => Token::Unsigned(value),
-        Err(_) => Token::Negative(value),
-    }
+    u64::try_from(value).map_or(Token::Negative(value), Token::Unsigned)
 }
 
 /// Encoded length of a number by its marker, in bytes; zero for any other marker.

@@ -87,14 +87,8 @@ impl PartialEq for JwtKeys {
 impl JwtKeys {
     /// Number of keys.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
-    }
-
-    /// Whether there is no key. A parsed set has at least one.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     pub(super) fn get(&self, id: &str) -> Option<&JwtKey> {
@@ -106,7 +100,7 @@ impl JwtKeyFile {
     /// Number of keys.
     #[must_use]
     pub fn key_count(&self) -> usize {
-        self.content().len()
+        self.content().count()
     }
 }
 

@@ -20,32 +20,21 @@ pub use self::keys::{JWT_KEYS_MAX, JwtKeyFile, JwtKeys, JwtKeysError};
 use crate::grant::{Grant, GrantOrigin};
 use crate::jwt_error::{JWT_BYTES_MAX, JWT_LEEWAY_S, JwtError};
 
-/// Signature algorithm of a JWT. Algorithms with a shared secret (`HS256` and others) and `none` do not exist here, so no
-/// token can choose them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JwtAlgorithm {
-    /// RSA with PKCS #1 v1.5 padding and SHA-256, for keys of 2,048 to 8,192 bits.
-    Rs256,
-    /// ECDSA on P-256 with SHA-256.
-    Es256,
-    /// Ed25519.
-    EdDsa,
+flash_indexer_types::named_enum! {
+    /// Signature algorithm of a JWT, by its name in the header of a token. Algorithms with a shared secret (`HS256` and others) and `none`
+    /// do not exist here, so no token can choose them.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum JwtAlgorithm {
+        /// RSA with PKCS #1 v1.5 padding and SHA-256, for keys of 2,048 to 8,192 bits.
+        Rs256 = "RS256",
+        /// ECDSA on P-256 with SHA-256.
+        Es256 = "ES256",
+        /// Ed25519.
+        EdDsa = "EdDSA",
+    }
 }
 
 impl JwtAlgorithm {
-    /// All algorithms.
-    pub const ALL: [Self; 3] = [Self::Rs256, Self::Es256, Self::EdDsa];
-
-    /// Name of the algorithm in the header of a token.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Rs256 => "RS256",
-            Self::Es256 => "ES256",
-            Self::EdDsa => "EdDSA",
-        }
-    }
-
     const fn algorithm(self) -> Algorithm {
         match self {
             Self::Rs256 => Algorithm::RS256,
@@ -64,8 +53,7 @@ impl FromStr for JwtAlgorithm {
     type Err = JwtAlgorithmError;
 
     fn from_str(name: &str) -> Result<Self, JwtAlgorithmError> {
-        let found = Self::ALL.into_iter().find(|algorithm| algorithm.as_str() == name);
-        found.ok_or_else(|| JwtAlgorithmError(shortened(name).into_owned()))
+        Self::named(name).ok_or_else(|| JwtAlgorithmError(shortened(name).into_owned()))
     }
 }
 
@@ -149,8 +137,8 @@ impl JwtVerifier {
             return Err(JwtError::Critical);
         }
         let refused = || JwtError::Algorithm { algorithm: shortened(&alg).into_owned() };
-        let algorithm = alg.parse().ok().filter(|algorithm| self.options.algorithms.contains(algorithm));
-        let algorithm: JwtAlgorithm = algorithm.ok_or_else(refused)?;
+        let algorithm = JwtAlgorithm::named(&alg).filter(|algorithm| self.options.algorithms.contains(algorithm));
+        let algorithm = algorithm.ok_or_else(refused)?;
         let key_id = kid.ok_or(JwtError::NoKeyId)?;
         let keys = self.keys.content();
         let key = keys.get(&key_id).ok_or_else(|| JwtError::UnknownKey { id: shortened(&key_id).into_owned() })?;
@@ -166,10 +154,7 @@ impl JwtOptions {
     fn grant(&self, claims: &Value) -> Grant {
         let name = claims.get("sub").and_then(Value::as_str).unwrap_or_default();
         let scopes = claims::scopes(self.scopes_claim.value(claims));
-        let tenants = match &self.tenants_claim {
-            None => None,
-            Some(name) => claims::tenants(name.value(claims)),
-        };
+        let tenants = self.tenants_claim.as_ref().and_then(|name| claims::tenants(name.value(claims)));
         Grant { name: shortened(name).into_owned(), scopes, tenants, origin: GrantOrigin::Jwt }
     }
 }

@@ -16,7 +16,7 @@ impl CborFnvKeys {
     /// A processor for a hash seed, as the engines' `PYTHONHASHSEED`, and a model or the adapter that replaces it.
     #[must_use]
     pub fn new(hash_seed: &str, model: &str) -> Self {
-        let (mut seed, mut root) = (Fnv1a::default(), Fnv1a::default());
+        let (mut seed, mut root) = (EMPTY, EMPTY);
         seed.put(hash_seed.as_bytes());
         cbor::array(&mut root, 3);
         cbor::unsigned(&mut root, seed.0);
@@ -30,7 +30,7 @@ impl TokenProcessor for CborFnvKeys {
     type Key = RequestKey;
 
     fn next(&mut self, parent: Option<RequestKey>, tokens: &[u32]) -> RequestKey {
-        let mut hash = Fnv1a::default();
+        let mut hash = EMPTY;
         cbor::array(&mut hash, 3);
         cbor::unsigned(&mut hash, parent.unwrap_or(self.root).0);
         cbor::tokens(&mut hash, tokens);
@@ -42,11 +42,8 @@ impl TokenProcessor for CborFnvKeys {
 /// FNV-1a with 64 bits.
 struct Fnv1a(u64);
 
-impl Default for Fnv1a {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
-    }
-}
+/// The hash of no bytes.
+const EMPTY: Fnv1a = Fnv1a(0xcbf2_9ce4_8422_2325);
 
 impl Sink for Fnv1a {
     #[inline]

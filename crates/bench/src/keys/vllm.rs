@@ -1,6 +1,6 @@
 //! vLLM's own block hashes.
 
-use flash_indexer_wire::{EngineBlockHash, Sha256CborChain};
+use flash_indexer_wire::{EngineBlockHash, Sha256CborChain, cbor};
 
 use super::TokenProcessor;
 
@@ -8,6 +8,6 @@ impl TokenProcessor for Sha256CborChain {
     type Key = EngineBlockHash;
 
     fn next(&mut self, parent: Option<EngineBlockHash>, tokens: &[u32]) -> EngineBlockHash {
-        self.next_with(parent.as_ref(), tokens, &[])
+        self.next_with(parent.as_ref(), tokens, &[cbor::NULL])
     }
 }

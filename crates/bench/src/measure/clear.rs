@@ -2,11 +2,12 @@
 
 use std::time::Instant;
 
-use flash_indexer_core::{BlockEvent, DpRank, WorkerId, WorkerRank};
+use flash_indexer_core::BlockEvent;
+use flash_indexer_sim::rank_of;
 
 use super::Sample;
-use super::ingest::fill;
-use crate::backend::{Contender, Setup, WorkerEvent};
+use super::ingest::filled;
+use crate::backend::{Contender, WorkerEvent};
 use crate::check;
 use crate::workload::Workload;
 
@@ -14,11 +15,9 @@ use crate::workload::Workload;
 const CLEARED_MAX: usize = 32;
 
 pub(super) fn one_worker(contender: &dyn Contender, workload: &Workload) -> Sample {
-    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
-    fill(&*backend, &workload.first);
+    let (backend, _) = filled(contender, workload);
     let step = workload.workers.div_ceil(CLEARED_MAX).max(1);
-    let rank = |worker: usize| WorkerRank { worker: WorkerId(worker as u64), dp_rank: DpRank(0) };
-    let cleared = |worker| WorkerEvent { rank: rank(worker), event: BlockEvent::Cleared };
+    let cleared = |worker| WorkerEvent { rank: rank_of(worker), event: BlockEvent::Cleared };
     let events: Vec<WorkerEvent> = (0..workload.workers).step_by(step).map(cleared).collect();
     let mut lane = backend.lane(events.iter().collect());
     let mut took_us: Vec<f64> = Vec::with_capacity(events.len());

@@ -1,9 +1,9 @@
 //! Queries that match thousands of workers.
 
 use super::Sample;
-use super::ingest::fill;
+use super::ingest::filled;
 use super::query::{QueryKind, query_all};
-use crate::backend::{Contender, Setup};
+use crate::backend::Contender;
 use crate::check;
 use crate::clock::Clock;
 use crate::workload::Workload;
@@ -12,8 +12,7 @@ use crate::workload::Workload;
 const TOP: usize = 8;
 
 pub(super) fn full_and_top(contender: &dyn Contender, workload: &Workload, clock: Clock) -> Sample {
-    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
-    fill(&*backend, &workload.first);
+    let (backend, _) = filled(contender, workload);
     let full = query_all(&*backend, &workload.first, clock, QueryKind::All);
     let top = query_all(&*backend, &workload.first, clock, QueryKind::Top(TOP));
     let mut answers = check::answers(&*backend, &workload.first);

@@ -7,12 +7,11 @@ use super::Sample;
 use super::span::{Span, took};
 use crate::backend::{Backend, Contender, Setup, WorkerEvent, Writers};
 use crate::check;
-use crate::workload::{Play, Workload};
+use crate::workload::Workload;
 
-pub(super) fn one_thread(contender: &dyn Contender, workload: &Workload) -> Option<Sample> {
-    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
-    let took = fill(&*backend, &workload.first);
-    Some(sample(&*backend, workload, took))
+pub(super) fn one_thread(contender: &dyn Contender, workload: &Workload) -> Sample {
+    let (backend, took) = filled(contender, workload);
+    sample(&*backend, workload, took)
 }
 
 pub(super) fn two_threads(contender: &dyn Contender, workload: &Workload) -> Option<Sample> {
@@ -34,9 +33,11 @@ fn sample(backend: &dyn Backend, workload: &Workload, took: Duration) -> Sample 
     }
 }
 
-/// Applies all events of a play on one thread, and returns the time taken.
-pub(super) fn fill(backend: &dyn Backend, play: &Play) -> Duration {
-    apply_concurrently(backend, vec![play.events.iter().collect()])
+/// An index to which one thread has applied all events of the first play, and the time taken.
+pub(super) fn filled(contender: &dyn Contender, workload: &Workload) -> (Box<dyn Backend>, Duration) {
+    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
+    let took = apply_concurrently(&*backend, vec![workload.first.events.iter().collect()]);
+    (backend, took)
 }
 
 pub(super) fn per_block_ns(took: Duration, blocks: u64) -> f64 {
@@ -46,22 +47,17 @@ pub(super) fn per_block_ns(took: Duration, blocks: u64) -> f64 {
 /// Applies each list of events on its own thread. Returns the time from the common start until all events are visible to queries.
 fn apply_concurrently(backend: &dyn Backend, lists: Vec<Vec<&WorkerEvent>>) -> Duration {
     let ready = Barrier::new(lists.len());
+    let apply = |events: Vec<&WorkerEvent>| {
+        let count = events.len();
+        let mut lane = backend.lane(events);
+        ready.wait();
+        Span::of(|| {
+            lane.apply(count);
+            lane.settle();
+        })
+    };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = lists
-            .into_iter()
-            .map(|events| {
-                let ready = &ready;
-                scope.spawn(move || {
-                    let count = events.len();
-                    let mut lane = backend.lane(events);
-                    ready.wait();
-                    Span::of(|| {
-                        lane.apply(count);
-                        lane.settle();
-                    })
-                })
-            })
-            .collect();
+        let threads: Vec<_> = lists.into_iter().map(|events| scope.spawn(|| apply(events))).collect();
         took(threads.into_iter().map(|thread| thread.join().expect("events are applied without panic")))
     })
 }

@@ -257,7 +257,7 @@ impl Measure {
     /// Measures one contender once; none if the contender does not support the measure, or if it measures memory.
     pub(crate) fn sample(self, contender: &dyn Contender, workload: &Workload, clock: Clock) -> Option<Sample> {
         match self {
-            Self::Ingest | Self::PrivateSeeds => ingest::one_thread(contender, workload),
+            Self::Ingest | Self::PrivateSeeds => Some(ingest::one_thread(contender, workload)),
             Self::IngestTwoThreads => ingest::two_threads(contender, workload),
             Self::Query => Some(query::quiet(contender, workload, clock)),
             Self::QueryUnderWriter => Some(query::under_writer(contender, workload, clock)),

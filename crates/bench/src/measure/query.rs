@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use flash_indexer_core::LocalHash;
 
 use super::Sample;
-use super::ingest::{fill, per_block_ns};
-use crate::backend::{Backend, Contender, Finder, Setup};
+use super::ingest::{filled, per_block_ns};
+use crate::backend::{Backend, Contender, Finder};
 use crate::check;
 use crate::clock::Clock;
 use crate::latencies::{Latencies, LatencyFigures};
@@ -29,8 +29,7 @@ pub(super) enum QueryKind {
 }
 
 pub(super) fn quiet(contender: &dyn Contender, workload: &Workload, clock: Clock) -> Sample {
-    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
-    fill(&*backend, &workload.first);
+    let (backend, _) = filled(contender, workload);
     let figures = query_all(&*backend, &workload.first, clock, QueryKind::All);
     Sample {
         values: [figures.mean_ns, figures.p50_ns, figures.p99_ns, figures.max_ns].map(Some).to_vec(),
@@ -39,8 +38,7 @@ pub(super) fn quiet(contender: &dyn Contender, workload: &Workload, clock: Clock
 }
 
 pub(super) fn with_ingest(contender: &dyn Contender, workload: &Workload, clock: Clock) -> Sample {
-    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
-    let took = fill(&*backend, &workload.first);
+    let (backend, took) = filled(contender, workload);
     let figures = query_all(&*backend, &workload.first, clock, QueryKind::All);
     let ingest = per_block_ns(took, workload.first.stored_blocks());
     Sample {
@@ -50,8 +48,7 @@ pub(super) fn with_ingest(contender: &dyn Contender, workload: &Workload, clock:
 }
 
 pub(super) fn under_writer(contender: &dyn Contender, workload: &Workload, clock: Clock) -> Sample {
-    let backend = contender.build(Setup { workers: workload.workers, event_threads: 1 });
-    fill(&*backend, &workload.first);
+    let (backend, _) = filled(contender, workload);
     let (busy, wrote_in) = query_while_writing(&*backend, &workload.first, &workload.again, clock);
     // The same number of queries on the index after the writer has finished.
     let quiet = query_in_a_loop(&*backend, &workload.first, clock, |queries| queries < busy.count);

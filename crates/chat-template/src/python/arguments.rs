@@ -18,39 +18,40 @@ pub(super) fn split(arguments: &[Value]) -> (&[Value], Vec<(String, Value)>) {
     }
 }
 
-/// Binds arguments to parameters. The first `required` parameters must have an argument.
-pub(super) fn bind<const N: usize>(
+/// Binds arguments to parameters: the required ones, then the optional ones.
+pub(super) fn bind<const R: usize, const O: usize>(
     function: &str,
     arguments: &[Value],
-    parameters: [&str; N],
-    required: usize,
-) -> Result<[Option<Value>; N], Error> {
+    required: [&str; R],
+    optional: [&str; O],
+) -> Result<([Value; R], [Option<Value>; O]), Error> {
     let (positional, named) = split(arguments);
-    if positional.len() > N {
-        return Err(error(format!("{function}() takes at most {N} arguments, {} were given", positional.len())));
+    if positional.len() > R + O {
+        return Err(error(format!("{function}() takes at most {} arguments, {} were given", R + O, positional.len())));
     }
-    let mut bound = [const { None }; N];
-    for (place, value) in bound.iter_mut().zip(positional) {
+    let (mut values, mut options) = ([const { None }; R], [const { None }; O]);
+    for (place, value) in values.iter_mut().chain(&mut options).zip(positional) {
         *place = Some(value.clone());
     }
     for (name, value) in named {
-        let Some(at) = parameters.iter().position(|parameter| *parameter == name) else {
+        let mut places = required.iter().chain(&optional).zip(values.iter_mut().chain(&mut options));
+        let Some((_, place)) = places.find(|(parameter, _)| **parameter == name) else {
             return Err(error(format!("{function}() has no argument named '{name}'")));
         };
-        if bound[at].is_some() {
+        if place.is_some() {
             return Err(error(format!("{function}() got several values for the argument '{name}'")));
         }
-        bound[at] = Some(value);
+        *place = Some(value);
     }
-    if let Some(missing) = bound.iter().take(required).position(Option::is_none) {
-        return Err(error(format!("{function}() misses the argument '{}'", parameters[missing])));
+    if let Some(missing) = values.iter().position(Option::is_none) {
+        return Err(error(format!("{function}() misses the argument '{}'", required[missing])));
     }
-    Ok(bound)
+    Ok((values.map(Option::unwrap_or_default), options))
 }
 
-/// The value of a required parameter.
-pub(super) fn required(value: Option<Value>) -> Value {
-    value.unwrap_or(Value::UNDEFINED)
+/// An argument that is neither missing nor `None`.
+pub(super) fn given(argument: Option<&Value>) -> Option<&Value> {
+    argument.filter(|value| !value.is_none())
 }
 
 /// An argument that must be a string.
@@ -63,29 +64,18 @@ pub(super) fn text<'v>(function: &str, value: &'v Value) -> Result<&'v str, Erro
 
 /// An argument that is a string, `None` or missing.
 pub(super) fn optional_text(function: &str, value: Option<&Value>) -> Result<Option<String>, Error> {
-    match value {
-        None => Ok(None),
-        Some(value) if value.is_none() => Ok(None),
-        Some(value) => text(function, value).map(|text| Some(text.to_owned())),
-    }
+    given(value).map(|value| text(function, value).map(str::to_owned)).transpose()
 }
 
 /// An argument that must be an integer.
 pub(super) fn integer(function: &str, value: &Value) -> Result<i128, Error> {
-    match kind(value) {
-        Kind::Int(number) => Ok(number),
-        Kind::Bool(truth) => Ok(i128::from(truth)),
-        _ => Err(error(format!("{function}() needs an integer, not {}", kind_name(value)))),
-    }
+    let integer = kind(value).integer();
+    integer.ok_or_else(|| error(format!("{function}() needs an integer, not {}", kind_name(value))))
 }
 
 /// An argument that is an integer, `None` or missing.
 pub(super) fn optional_integer(function: &str, value: Option<&Value>) -> Result<Option<i128>, Error> {
-    match value {
-        None => Ok(None),
-        Some(value) if value.is_none() => Ok(None),
-        Some(value) => integer(function, value).map(Some),
-    }
+    given(value).map(|value| integer(function, value)).transpose()
 }
 
 /// An integer as a count. A negative integer counts as zero.

@@ -17,26 +17,19 @@ struct BoundMethod {
 }
 
 /// `value.name`, for a name that is a method of some type.
-pub(super) fn attribute(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+pub(super) fn attribute(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value, name] = arguments else {
         return Err(undefined());
     };
-    match (method(value, name.as_str().unwrap_or_default()), kind(value)) {
-        (Some(method), _) => Ok(method),
-        (None, Kind::Undefined) => Err(undefined()),
-        (None, _) => get_item(state, value, name),
-    }
+    method(value, name.as_str().unwrap_or_default()).map_or_else(|| get_item(value, name), Ok)
 }
 
 /// `value[key]`
-pub(super) fn item(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+pub(super) fn item(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     let [value, key] = arguments else {
         return Err(undefined());
     };
-    if value.is_undefined() {
-        return Err(undefined());
-    }
-    let found = get_item(state, value, key)?;
+    let found = get_item(value, key)?;
     if found.is_undefined()
         && let Kind::Text(name) = kind(key)
     {
@@ -46,13 +39,9 @@ pub(super) fn item(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
 }
 
 /// The item at a key or an index, undefined if there is none.
-pub(super) fn get_item(_: &mut State, value: &Value, key: &Value) -> Result<Value, Error> {
+pub(super) fn get_item(value: &Value, key: &Value) -> Result<Value, Error> {
     let place = |length: usize| {
-        let index = match kind(key) {
-            Kind::Int(index) => index,
-            Kind::Bool(truth) => i128::from(truth),
-            _ => return None,
-        };
+        let index = kind(key).integer()?;
         let index = if index < 0 { index + length as i128 } else { index };
         usize::try_from(index).ok().filter(|index| *index < length)
     };

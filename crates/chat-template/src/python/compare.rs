@@ -5,11 +5,12 @@ use std::cmp::Ordering;
 use minijinja::{Error, State, Value};
 
 use super::limits::spend;
+use super::number::Number;
 use super::values::{Form, Kind, error, items, kind, kind_name, undefined};
 
 /// Python's `==`. Cost: the size of the smaller operand.
 pub(super) fn equal(state: &mut State, left: &Value, right: &Value) -> Result<bool, Error> {
-    if let (Some(left), Some(right)) = (number(left), number(right)) {
+    if let (Some(left), Some(right)) = (Number::of(left), Number::of(right)) {
         return Ok(compare_numbers(left, right) == Some(Ordering::Equal));
     }
     Ok(match (kind(left), kind(right)) {
@@ -56,7 +57,7 @@ pub(super) fn equal(state: &mut State, left: &Value, right: &Value) -> Result<bo
 
 /// The order of two values. `None` if a number is NaN.
 pub(super) fn order(state: &mut State, left: &Value, right: &Value, sign: &str) -> Result<Option<Ordering>, Error> {
-    if let (Some(left), Some(right)) = (number(left), number(right)) {
+    if let (Some(left), Some(right)) = (Number::of(left), Number::of(right)) {
         return Ok(compare_numbers(left, right));
     }
     match (kind(left), kind(right)) {
@@ -116,26 +117,9 @@ pub(super) fn contains(state: &mut State, container: &Value, item: &Value) -> Re
     }
 }
 
-#[derive(Clone, Copy)]
-enum Number {
-    Int(i128),
-    Float(f64),
-}
-
-fn number(value: &Value) -> Option<Number> {
-    match kind(value) {
-        Kind::Bool(truth) => Some(Number::Int(i128::from(truth))),
-        Kind::Int(number) => Some(Number::Int(number)),
-        Kind::Float(number) => Some(Number::Float(number)),
-        _ => None,
-    }
-}
-
 fn compare_numbers(left: Number, right: Number) -> Option<Ordering> {
     match (left, right) {
         (Number::Int(left), Number::Int(right)) => Some(left.cmp(&right)),
-        (Number::Int(left), Number::Float(right)) => (left as f64).partial_cmp(&right),
-        (Number::Float(left), Number::Int(right)) => left.partial_cmp(&(right as f64)),
-        (Number::Float(left), Number::Float(right)) => left.partial_cmp(&right),
+        _ => left.float().partial_cmp(&right.float()),
     }
 }

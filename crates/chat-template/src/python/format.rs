@@ -5,12 +5,15 @@ use minijinja::{Error, State, Value};
 use super::arguments::split;
 use super::attributes::{attribute, get_item};
 use super::limits::spend;
-use super::number::{Float, exponent_form, general_form};
+use super::number::{Float, Number, exponent_form, general_form};
 use super::text::{Repr, Str, plain};
 use super::values::{Form, Kind, error, kind, kind_name};
 
 /// Maximum width of a field, and maximum precision. Rust's own formatting panics beyond 65,535.
 const WIDTH_MAX: usize = 50_000;
+
+/// Alignments of a field in `str.format`.
+const ALIGNMENTS: &str = "<>=^";
 
 /// The format of one value, for `%` and `str.format`.
 #[derive(Debug, Default)]
@@ -44,11 +47,11 @@ pub(super) fn printf(state: &mut State, template: &str, value: &Value) -> Result
         let mut named = None;
         if let Some(inner) = rest.strip_prefix('(') {
             let end = inner.find(')').ok_or_else(|| error("incomplete format key".into()))?;
-            named = Some(get_item(state, value, &Value::from(&inner[..end]))?);
+            named = Some(get_item(value, &Value::from(&inner[..end]))?);
             used_mapping = true;
             rest = &inner[end + 1..];
         }
-        while let Some(flag) = rest.chars().next().filter(|flag| "-+ 0#".contains(*flag)) {
+        while let Some(flag) = take(&mut rest, "-+ 0#") {
             match flag {
                 '-' => spec.align = Some('<'),
                 '0' => spec.zero = true,
@@ -56,16 +59,13 @@ pub(super) fn printf(state: &mut State, template: &str, value: &Value) -> Result
                 _ if spec.sign != Some('+') => spec.sign = Some(flag),
                 _ => {}
             }
-            rest = &rest[1..];
         }
-        if let Some(after) = rest.strip_prefix('*') {
-            rest = after;
+        if take(&mut rest, "*").is_some() {
             spec.width = whole(&next()?)?;
         } else {
             spec.width = number(&mut rest)?.unwrap_or(0);
         }
-        if let Some(after) = rest.strip_prefix('.') {
-            rest = after;
+        if take(&mut rest, ".").is_some() {
             spec.precision = Some(number(&mut rest)?.unwrap_or(0));
         }
         let conversion = rest.chars().next().ok_or_else(|| error("incomplete format".into()))?;
@@ -137,14 +137,10 @@ fn convert(out: &mut String, mut spec: Spec, conversion: char, value: &Value) ->
             out.push_str(&spec.print(&value)?);
         }
         'e' | 'E' | 'f' | 'F' | 'g' | 'G' => {
-            let number = match kind(value) {
-                Kind::Int(number) => number as f64,
-                Kind::Bool(truth) => f64::from(u8::from(truth)),
-                Kind::Float(number) => number,
-                _ => return Err(error(format!("must be real number, not {}", kind_name(value)))),
-            };
+            let number =
+                Number::of(value).ok_or_else(|| error(format!("must be real number, not {}", kind_name(value))))?;
             spec.kind = Some(conversion);
-            out.push_str(&spec.print(&Value::from(number))?);
+            out.push_str(&spec.print(&Value::from(number.float()))?);
         }
         _ => return Err(error(format!("unsupported format character '{conversion}'"))),
     }
@@ -176,7 +172,7 @@ pub(super) fn format_method(state: &mut State, template: &str, arguments: &[Valu
             return Err(error("nested formats are not supported".into()));
         }
         let (field, spec) = field.split_once(':').unwrap_or((field, ""));
-        let (path, conversion) = field.split_once('!').map_or((field, ""), |(path, conversion)| (path, conversion));
+        let (path, conversion) = field.split_once('!').unwrap_or((field, ""));
         let (first, mut steps) = path.split_at(path.find(['.', '[']).unwrap_or(path.len()));
         let mut value = match first {
             "" => {
@@ -193,7 +189,7 @@ pub(super) fn format_method(state: &mut State, template: &str, arguments: &[Valu
             if let Some(inner) = steps.strip_prefix('[') {
                 let (key, after) = inner.split_once(']').ok_or_else(|| error("Missing ']' in format string".into()))?;
                 let key = key.parse::<i64>().map_or_else(|_| Value::from(key), Value::from);
-                value = get_item(state, &value, &key)?;
+                value = get_item(&value, &key)?;
                 steps = after;
             } else {
                 let inner =
@@ -227,29 +223,18 @@ impl Spec {
         let mut rest = text;
         let mut chars = text.chars();
         let (first, second) = (chars.next(), chars.next());
-        let is_align = |c: Option<char>| c.is_some_and(|c| "<>=^".contains(c));
-        if is_align(second) {
+        if second.is_some_and(|c| ALIGNMENTS.contains(c)) {
             (spec.fill, spec.align) = (first, second);
             rest = chars.as_str();
-        } else if is_align(first) {
-            spec.align = first;
-            rest = &rest[1..];
+        } else {
+            spec.align = take(&mut rest, ALIGNMENTS);
         }
-        let mut take = |options: &str| {
-            let taken = rest.chars().next().filter(|c| options.contains(*c));
-            rest = &rest[usize::from(taken.is_some())..];
-            taken
-        };
-        spec.sign = take("+- ");
-        spec.alternate = take("#").is_some();
-        spec.zero = take("0").is_some();
+        spec.sign = take(&mut rest, "+- ");
+        spec.alternate = take(&mut rest, "#").is_some();
+        spec.zero = take(&mut rest, "0").is_some();
         spec.width = number(&mut rest)?.unwrap_or(0);
-        if let Some(grouping) = rest.chars().next().filter(|c| ",_".contains(*c)) {
-            spec.grouping = Some(grouping);
-            rest = &rest[1..];
-        }
-        if let Some(after) = rest.strip_prefix('.') {
-            rest = after;
+        spec.grouping = take(&mut rest, ",_");
+        if take(&mut rest, ".").is_some() {
             let digits = number(&mut rest)?.ok_or_else(|| error("Format specifier missing precision".into()))?;
             spec.precision = Some(digits);
         }
@@ -367,6 +352,13 @@ fn grouped(magnitude: &str, separator: char) -> String {
         text.push(digit);
     }
     text + &magnitude[digits..]
+}
+
+/// Skips the first character, and returns it, if it is one of the options.
+fn take(rest: &mut &str, options: &str) -> Option<char> {
+    let taken = rest.chars().next().filter(|c| options.contains(*c))?;
+    *rest = &rest[taken.len_utf8()..];
+    Some(taken)
 }
 
 /// Parses and skips a number at the start.

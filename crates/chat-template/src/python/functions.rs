@@ -6,7 +6,7 @@ use minijinja::value::{Rest, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 use thiserror::Error;
 
-use super::arguments::{Callable, bind, integer, required, split};
+use super::arguments::{Callable, bind, integer, split};
 use super::compare::contains;
 use super::filters::FILTERS;
 use super::limits::{spend, spend_items};
@@ -24,8 +24,8 @@ const RANGE_MAX: i128 = 100_000;
 #[error("{0}")]
 pub(crate) struct TemplateException(pub(crate) String);
 
-/// Functions that operations are translated to; see [`jinja_syntax`].
-const OPERATIONS: [(&str, Callable); 24] = [
+/// Functions that operations are translated to, see [`jinja_syntax`], and functions that templates call.
+const FUNCTIONS: [(&str, Callable); 26] = [
     ("__math", operators::math),
     ("__concat", operators::concat),
     ("__negative", operators::negative),
@@ -50,14 +50,16 @@ const OPERATIONS: [(&str, Callable); 24] = [
     ("__cycle", cycle),
     ("range", range),
     ("dict", dict_function),
+    ("namespace", namespace),
+    ("raise_exception", raise),
 ];
 
 /// Creates an environment in which translated templates have Python's semantics.
 pub(crate) fn environment(clock: Clock) -> Environment<'static> {
     let mut environment = Environment::empty();
-    for (name, operation) in OPERATIONS {
+    for (name, function) in FUNCTIONS {
         environment.add_function(name, move |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-            operation(state, &arguments.into_values())
+            function(state, &arguments.into_values())
         });
     }
     for (name, filter) in FILTERS {
@@ -70,15 +72,9 @@ pub(crate) fn environment(clock: Clock) -> Environment<'static> {
             test(state, &arguments.into_values())
         });
     }
-    environment.add_function("namespace", |state: &mut State, arguments: Rest<ValueOrKwargs>| {
-        namespace(state, &arguments.into_values())
-    });
-    environment.add_function("raise_exception", |_: &mut State, arguments: Rest<ValueOrKwargs>| {
-        raise(&arguments.into_values())
-    });
     environment.add_function("strftime_now", move |_: &mut State, arguments: Rest<ValueOrKwargs>| {
-        let [format] = bind("strftime_now", &arguments.into_values(), ["format"], 1)?;
-        Ok::<_, Error>(Value::from(strftime(&plain(&required(format)), clock())))
+        let ([format], []) = bind("strftime_now", &arguments.into_values(), ["format"], [])?;
+        Ok::<_, Error>(Value::from(strftime(&plain(&format), clock())))
     });
     environment.set_unknown_method_callback(methods::call);
     environment.set_formatter(|out, state, value| {
@@ -104,8 +100,7 @@ fn is_in(state: &mut State, arguments: &[Value]) -> Result<bool, Error> {
 
 /// `__iterable(value)`: the items of a loop, collected because a loop needs its length.
 fn iterable(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("loop", arguments, ["iterable"], 1)?;
-    let value = required(value);
+    let ([value], []) = bind("loop", arguments, ["iterable"], [])?;
     match kind(&value) {
         Kind::Sequence(_) => Ok(value),
         _ => list(items(state, &value)?),
@@ -151,14 +146,23 @@ fn range(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
 }
 
 fn dict_function(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    dict(entries(state, arguments, |count| format!("dict expected at most 1 argument, got {count}"))?)
+}
+
+/// The entries of an optional dict or iterable of pairs, and the keyword arguments.
+fn entries(
+    state: &mut State,
+    arguments: &[Value],
+    too_many: fn(usize) -> String,
+) -> Result<Vec<(Value, Value)>, Error> {
     let (positional, named) = split(arguments);
-    let mut pairs = match positional {
+    let mut entries = match positional {
         [] => Vec::new(),
         [value] => pairs(state, value)?,
-        _ => return Err(error(format!("dict expected at most 1 argument, got {}", positional.len()))),
+        _ => return Err(error(too_many(positional.len()))),
     };
-    pairs.extend(named.into_iter().map(|(name, value)| (Value::from(name), value)));
-    dict(pairs)
+    entries.extend(named.into_iter().map(|(name, value)| (Value::from(name), value)));
+    Ok(entries)
 }
 
 /// The pairs of a dict or of an iterable of pairs.
@@ -178,13 +182,7 @@ fn pairs(state: &mut State, value: &Value) -> Result<Vec<(Value, Value)>, Error>
 }
 
 fn namespace(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let (positional, named) = split(arguments);
-    let mut attributes = match positional {
-        [] => Vec::new(),
-        [value] => pairs(state, value)?,
-        _ => return Err(error("namespace() takes one dict at most".into())),
-    };
-    attributes.extend(named.into_iter().map(|(name, value)| (Value::from(name), value)));
+    let attributes = entries(state, arguments, |_| "namespace() takes one dict at most".into())?;
     for (name, value) in &attributes {
         check_namespace_value(value)?;
         if name.as_str().is_some_and(|name| name.starts_with('_')) {
@@ -194,8 +192,8 @@ fn namespace(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
     Value::from_function(minijinja::functions::namespace).call(state, &[Value::from_pairs(attributes)])
 }
 
-fn raise(arguments: &[Value]) -> Result<Value, Error> {
-    let [message] = bind("raise_exception", arguments, ["message"], 1)?;
-    let message = plain(&required(message));
+fn raise(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
+    let ([message], []) = bind("raise_exception", arguments, ["message"], [])?;
+    let message = plain(&message);
     Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(TemplateException(message)))
 }

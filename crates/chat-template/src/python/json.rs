@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use minijinja::{Error, State, Value};
 
-use super::arguments::{bind, required};
+use super::arguments::bind;
 use super::limits::spend;
 use super::number::Float;
 use super::text::plain;
@@ -12,8 +12,8 @@ use super::values::{Form, Kind, error, is_true, items, kind, kind_name};
 
 /// The filter `tojson(ensure_ascii=False, indent=None, separators=None, sort_keys=False)`.
 pub(super) fn tojson(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let parameters = ["x", "ensure_ascii", "indent", "separators", "sort_keys"];
-    let [value, ensure_ascii, indent, separators, sort_keys] = bind("tojson", arguments, parameters, 1)?;
+    let ([value], [ensure_ascii, indent, separators, sort_keys]) =
+        bind("tojson", arguments, ["x"], ["ensure_ascii", "indent", "separators", "sort_keys"])?;
     let indent = match indent.as_ref().map(kind) {
         None | Some(Kind::None) => None,
         Some(Kind::Text(text)) => Some(text.to_owned()),
@@ -30,15 +30,14 @@ pub(super) fn tojson(state: &mut State, arguments: &[Value]) -> Result<Value, Er
         _ => (", ".to_owned(), ": ".to_owned()),
     };
     let mut writer = Writer {
-        out: String::new(),
         ascii: ensure_ascii.as_ref().is_some_and(is_true),
         sorted: sort_keys.as_ref().is_some_and(is_true),
         indent,
         item_separator,
         key_separator,
-        level: 0,
+        ..Writer::default()
     };
-    writer.value(&required(value))?;
+    writer.value(&value)?;
     spend(state, writer.out.len())?;
     Ok(Value::from(writer.out))
 }
@@ -55,18 +54,15 @@ pub(crate) fn to_spaced_json(value: &Value) -> Result<String, Error> {
 
 fn write(value: &Value, item_separator: &str, key_separator: &str) -> Result<String, Error> {
     let mut writer = Writer {
-        out: String::new(),
-        ascii: false,
-        sorted: false,
-        indent: None,
         item_separator: item_separator.to_owned(),
         key_separator: key_separator.to_owned(),
-        level: 0,
+        ..Writer::default()
     };
     writer.value(value)?;
     Ok(writer.out)
 }
 
+#[derive(Default)]
 struct Writer {
     out: String,
     ascii: bool,
@@ -171,12 +167,11 @@ impl Writer {
 }
 
 fn float(number: f64) -> String {
-    if number.is_nan() {
-        "NaN".to_owned()
-    } else if number.is_infinite() {
-        if number > 0.0 { "Infinity" } else { "-Infinity" }.to_owned()
-    } else {
-        Float(number).to_string()
+    match number {
+        f64::INFINITY => "Infinity".to_owned(),
+        f64::NEG_INFINITY => "-Infinity".to_owned(),
+        _ if number.is_nan() => "NaN".to_owned(),
+        _ => Float(number).to_string(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::arguments::{bind, optional_integer, required};
+use super::arguments::{bind, optional_integer};
 use super::compare::equal;
 use super::limits::spend_items;
 use super::text_methods;
@@ -57,33 +57,29 @@ fn dict_method(
 ) -> Result<Value, Error> {
     match name {
         "get" => {
-            let [key, default] = bind("get", arguments, ["key", "default"], 1)?;
-            Ok(map.get(&required(key)).or(default).unwrap_or(Value::from(())))
+            let ([key], [default]) = bind("get", arguments, ["key"], ["default"])?;
+            Ok(map.get(&key).or(default).unwrap_or(Value::from(())))
         }
-        "items" => {
-            let [] = bind("items", arguments, [], 0)?;
+        "items" | "keys" | "values" => {
+            let ([], []) = bind(name, arguments, [], [])?;
             spend_items(state, map.len())?;
-            let pairs = map.pairs().into_iter().map(|(key, value)| tuple(vec![key, value]));
-            sequence(Form::View("dict_items"), pairs.collect::<Result<_, _>>()?)
-        }
-        "keys" => {
-            let [] = bind("keys", arguments, [], 0)?;
-            spend_items(state, map.len())?;
-            sequence(Form::View("dict_keys"), map.keys())
-        }
-        "values" => {
-            let [] = bind("values", arguments, [], 0)?;
-            spend_items(state, map.len())?;
-            sequence(Form::View("dict_values"), map.pairs().into_iter().map(|(_, value)| value).collect())
+            match name {
+                "items" => {
+                    let pairs = map.pairs().into_iter().map(|(key, value)| tuple(vec![key, value]));
+                    sequence(Form::View("dict_items"), pairs.collect::<Result<_, _>>()?)
+                }
+                "keys" => sequence(Form::View("dict_keys"), map.keys()),
+                _ => sequence(Form::View("dict_values"), map.pairs().into_iter().map(|(_, value)| value).collect()),
+            }
         }
         "copy" => {
-            let [] = bind("copy", arguments, [], 0)?;
+            let ([], []) = bind("copy", arguments, [], [])?;
             Ok(receiver.clone())
         }
         "fromkeys" => {
-            let [keys, value] = bind("fromkeys", arguments, ["iterable", "value"], 1)?;
+            let ([keys], [value]) = bind("fromkeys", arguments, ["iterable"], ["value"])?;
             let value = value.unwrap_or(Value::from(()));
-            let keys = super::values::items(state, &required(keys))?;
+            let keys = super::values::items(state, &keys)?;
             dict(keys.into_iter().map(|key| (key, value.clone())).collect())
         }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
@@ -99,8 +95,7 @@ fn sequence_method(
 ) -> Result<Value, Error> {
     match name {
         "count" => {
-            let [wanted] = bind("count", arguments, ["value"], 1)?;
-            let wanted = required(wanted);
+            let ([wanted], []) = bind("count", arguments, ["value"], [])?;
             let mut count = 0;
             spend_items(state, sequence.items.len())?;
             for item in &sequence.items {
@@ -109,8 +104,7 @@ fn sequence_method(
             Ok(Value::from(count))
         }
         "index" => {
-            let [wanted, start, stop] = bind("index", arguments, ["value", "start", "stop"], 1)?;
-            let wanted = required(wanted);
+            let ([wanted], [start, stop]) = bind("index", arguments, ["value"], ["start", "stop"])?;
             let length = sequence.items.len() as i128;
             let place = |bound: i128| if bound < 0 { (bound + length).max(0) } else { bound };
             let start = place(optional_integer("index", start.as_ref())?.unwrap_or(0));
@@ -124,7 +118,7 @@ fn sequence_method(
             Err(error("the value is not in the list".to_owned()))
         }
         "copy" if sequence.form == Form::List => {
-            let [] = bind("copy", arguments, [], 0)?;
+            let ([], []) = bind("copy", arguments, [], [])?;
             if sequence.items.is_empty() { list(Vec::new()) } else { Ok(receiver.clone()) }
         }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),

@@ -1,8 +1,36 @@
-//! Parsing, rounding and printing of numbers, as Python does.
+//! Numbers, and their parsing, rounding and printing as Python does them.
 
 use std::fmt;
 
 use jinja_syntax::is_space;
+use minijinja::Value;
+
+use super::values::{Kind, kind};
+
+/// A number that operators take. A truth value is 0 or 1.
+#[derive(Clone, Copy)]
+pub(super) enum Number {
+    Int(i128),
+    Float(f64),
+}
+
+impl Number {
+    /// The number, if the value is one.
+    pub(super) fn of(value: &Value) -> Option<Self> {
+        match kind(value) {
+            Kind::Float(number) => Some(Self::Float(number)),
+            other => other.integer().map(Self::Int),
+        }
+    }
+
+    /// The number as a float.
+    pub(super) fn float(self) -> f64 {
+        match self {
+            Self::Int(number) => number as f64,
+            Self::Float(number) => number,
+        }
+    }
+}
 
 /// A float as `repr()` prints it.
 pub(super) struct Float(pub(super) f64);
@@ -19,10 +47,7 @@ impl fmt::Display for Float {
         let scientific = format!("{number:e}");
         let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
         match exponent.parse::<i32>() {
-            Ok(exponent) if !(-4..16).contains(&exponent) => {
-                let sign = if exponent < 0 { '-' } else { '+' };
-                write!(f, "{digits}e{sign}{:02}", exponent.abs())
-            }
+            Ok(exponent) if !(-4..16).contains(&exponent) => write!(f, "{digits}e{exponent:+03}"),
             // Rust prints the shortest digits that round-trip, without an exponent.
             _ => write!(f, "{number:?}"),
         }
@@ -93,8 +118,7 @@ pub(super) fn exponent_form(number: f64, precision: usize) -> String {
     let scientific = format!("{number:.precision$e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{digits}e{sign}{:02}", exponent.abs())
+    format!("{digits}e{exponent:+03}")
 }
 
 /// Formats a float as `%g` does: `precision` significant digits, without trailing zeros.

@@ -54,14 +54,6 @@ impl Object for BigInt {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Plain
     }
-
-    fn is_true(self: &Arc<Self>) -> bool {
-        true
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.digits)
-    }
 }
 
 impl Object for PyIterator {
@@ -75,13 +67,5 @@ impl Object for PyIterator {
 
     fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
         None
-    }
-
-    fn is_true(self: &Arc<Self>) -> bool {
-        true
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
     }
 }

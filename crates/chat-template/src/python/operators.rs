@@ -7,6 +7,7 @@ use minijinja::{Error, State, Value};
 use super::arguments::count;
 use super::format::printf;
 use super::limits::{WORK_MAX, spend, spend_items};
+use super::number::Number;
 use super::text::{Str, escaped, plain};
 use super::values::{Form, Kind, error, kind, kind_name, sequence, undefined};
 
@@ -24,24 +25,24 @@ pub(super) fn math(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
 
 /// `-value`
 pub(super) fn negative(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    match arguments.first().map(kind) {
-        Some(Kind::Int(number)) => number.checked_neg().map(int).ok_or_else(too_large),
-        Some(Kind::Bool(truth)) => Ok(int(-i128::from(truth))),
-        Some(Kind::Float(number)) => Ok(Value::from(-number)),
-        Some(Kind::Undefined) | None => Err(undefined()),
-        Some(_) => Err(error(format!("bad operand type for unary -: '{}'", kind_name(&arguments[0])))),
+    match signed(arguments, '-')? {
+        Number::Int(number) => number.checked_neg().map(int).ok_or_else(too_large),
+        Number::Float(number) => Ok(Value::from(-number)),
     }
 }
 
 /// `+value`
 pub(super) fn positive(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    match arguments.first().map(kind) {
-        Some(Kind::Int(number)) => Ok(int(number)),
-        Some(Kind::Bool(truth)) => Ok(int(i128::from(truth))),
-        Some(Kind::Float(number)) => Ok(Value::from(number)),
-        Some(Kind::Undefined) | None => Err(undefined()),
-        Some(_) => Err(error(format!("bad operand type for unary +: '{}'", kind_name(&arguments[0])))),
+    match signed(arguments, '+')? {
+        Number::Int(number) => Ok(int(number)),
+        Number::Float(number) => Ok(Value::from(number)),
     }
+}
+
+/// The operand of a sign.
+fn signed(arguments: &[Value], sign: char) -> Result<Number, Error> {
+    let value = arguments.first().filter(|value| !value.is_undefined()).ok_or_else(undefined)?;
+    Number::of(value).ok_or_else(|| error(format!("bad operand type for unary {sign}: '{}'", kind_name(value))))
 }
 
 /// `a ~ b ~ …`
@@ -73,7 +74,7 @@ fn operate(state: &mut State, left: &Value, operator: &str, right: &Value) -> Re
     {
         return printf(state, format, right).map(Value::from);
     }
-    if let (Some(left), Some(right)) = (operand(left), operand(right)) {
+    if let (Some(left), Some(right)) = (Number::of(left), Number::of(right)) {
         return numbers(left, operator, right);
     }
     match (kind(left), operator, kind(right)) {
@@ -91,15 +92,15 @@ fn operate(state: &mut State, left: &Value, operator: &str, right: &Value) -> Re
             spend_items(state, left.items.len() + right.items.len())?;
             sequence(left.form, [&left.items[..], &right.items[..]].concat())
         }
-        (Kind::Text(text), "*", times) | (times, "*", Kind::Text(text)) if whole(&times).is_some() => {
-            let times = count(whole(&times).unwrap_or(0));
+        (Kind::Text(text), "*", times) | (times, "*", Kind::Text(text)) if times.integer().is_some() => {
+            let times = count(times.integer().unwrap_or(0));
             spend(state, bounded_product(text.len(), times))?;
             Ok(Value::from(text.repeat(times)))
         }
         (Kind::Sequence(items), "*", times) | (times, "*", Kind::Sequence(items))
-            if whole(&times).is_some() && matches!(items.form, Form::List | Form::Tuple) =>
+            if times.integer().is_some() && matches!(items.form, Form::List | Form::Tuple) =>
         {
-            let times = count(whole(&times).unwrap_or(0));
+            let times = count(times.integer().unwrap_or(0));
             spend_items(state, bounded_product(items.items.len(), times))?;
             sequence(items.form, std::iter::repeat_n(&items.items, times).flatten().cloned().collect())
         }
@@ -121,38 +122,8 @@ fn bounded_product(size: usize, times: usize) -> usize {
     size.saturating_mul(times).min(WORK_MAX as usize)
 }
 
-fn whole(kind: &Kind) -> Option<i128> {
-    match kind {
-        Kind::Int(number) => Some(*number),
-        Kind::Bool(truth) => Some(i128::from(*truth)),
-        _ => None,
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Operand {
-    Int(i128),
-    Float(f64),
-}
-
-impl Operand {
-    fn float(self) -> f64 {
-        match self {
-            Self::Int(number) => number as f64,
-            Self::Float(number) => number,
-        }
-    }
-}
-
-fn operand(value: &Value) -> Option<Operand> {
-    match kind(value) {
-        Kind::Float(number) => Some(Operand::Float(number)),
-        other => whole(&other).map(Operand::Int),
-    }
-}
-
-fn numbers(left: Operand, operator: &str, right: Operand) -> Result<Value, Error> {
-    if let (Operand::Int(left), Operand::Int(right)) = (left, right)
+fn numbers(left: Number, operator: &str, right: Number) -> Result<Value, Error> {
+    if let (Number::Int(left), Number::Int(right)) = (left, right)
         && operator != "/"
     {
         return integers(left, operator, right);
@@ -189,7 +160,7 @@ fn integers(left: i128, operator: &str, right: i128) -> Result<Value, Error> {
         "%" => {
             left.checked_rem(right).map(|rest| if rest != 0 && (rest < 0) != (right < 0) { rest + right } else { rest })
         }
-        _ if right < 0 => return numbers(Operand::Float(left as f64), operator, Operand::Int(right)),
+        _ if right < 0 => return numbers(Number::Float(left as f64), operator, Number::Int(right)),
         _ if matches!(left, 0 | 1) => Some(if right == 0 { 1 } else { left }),
         _ => u32::try_from(right).ok().and_then(|exponent| left.checked_pow(exponent)),
     };

@@ -2,7 +2,7 @@
 
 use minijinja::{Error, State, Value};
 
-use super::arguments::integer;
+use super::arguments::optional_integer;
 use super::limits::{spend, spend_items};
 use super::values::{Form, Kind, error, kind, kind_name, sequence, undefined};
 
@@ -50,10 +50,8 @@ pub(super) fn length(state: &mut State, value: &Value) -> Result<usize, Error> {
 /// The indexes of a slice's items, in order.
 fn places(bounds: &[Value], length: usize) -> Result<Box<dyn Iterator<Item = usize>>, Error> {
     let bound = |at: usize| match bounds.get(at) {
-        None => Ok(None),
-        Some(value) if value.is_none() => Ok(None),
         Some(value) if value.is_undefined() => Err(undefined()),
-        Some(value) => integer("a slice", value).map(Some),
+        bound => optional_integer("a slice", bound),
     };
     let step = bound(2)?.unwrap_or(1);
     if step == 0 {

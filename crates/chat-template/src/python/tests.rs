@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use minijinja::{Error, State, Value};
 
-use super::arguments::{bind, required};
+use super::arguments::bind;
 use super::compare::{contains, equal, order};
 use super::filters;
 use super::operators::math;
@@ -39,7 +39,7 @@ pub(super) const TESTS: [(&str, Test); 39] = [
     ("sequence", |_, arguments| one(arguments, is_sequence)),
     ("iterable", |_, arguments| one(arguments, is_iterable)),
     ("callable", |_, arguments| one(arguments, |value| matches!(kind(value), Kind::Other | Kind::Undefined))),
-    ("sameas", same),
+    ("sameas", |_, arguments| two(arguments, |value, other| Ok(minijinja::tests::is_sameas(value, other)))),
     ("escaped", |_, arguments| one(arguments, |_| false)),
     ("in", |state, arguments| two(arguments, |value, other| contains(state, other, value))),
     ("==", is_equal),
@@ -86,25 +86,24 @@ pub(super) fn is_unequal(state: &mut State, arguments: &[Value]) -> Result<bool,
 
 /// A test of one value without further arguments.
 fn one(arguments: &[Value], test: impl FnOnce(&Value) -> bool) -> Result<bool, Error> {
-    let [value] = bind("a test", arguments, ["value"], 1)?;
-    Ok(test(&required(value)))
+    let ([value], []) = bind("a test", arguments, ["value"], [])?;
+    Ok(test(&value))
 }
 
 fn two(arguments: &[Value], test: impl FnOnce(&Value, &Value) -> Result<bool, Error>) -> Result<bool, Error> {
-    let [value, other] = bind("a test", arguments, ["value", "other"], 2)?;
-    test(&required(value), &required(other))
+    let ([value, other], []) = bind("a test", arguments, ["value", "other"], [])?;
+    test(&value, &other)
 }
 
 fn remainder(state: &mut State, arguments: &[Value], name: &str, rest: i64) -> Result<bool, Error> {
-    let [value] = bind(name, arguments, ["value"], 1)?;
-    let value = required(value);
+    let ([value], []) = bind(name, arguments, ["value"], [])?;
     let found = math(state, &[value, Value::from("%"), Value::from(2)])?;
     equal(state, &found, &Value::from(rest))
 }
 
 fn divisible(state: &mut State, arguments: &[Value]) -> Result<bool, Error> {
-    let [value, divisor] = bind("divisibleby", arguments, ["value", "num"], 2)?;
-    let found = math(state, &[required(value), Value::from("%"), required(divisor)])?;
+    let ([value, divisor], []) = bind("divisibleby", arguments, ["value", "num"], [])?;
+    let found = math(state, &[value, Value::from("%"), divisor])?;
     equal(state, &found, &Value::from(0))
 }
 
@@ -124,10 +123,6 @@ fn is_sequence(value: &Value) -> bool {
 
 fn is_iterable(value: &Value) -> bool {
     matches!(kind(value), Kind::Undefined | Kind::Text(_) | Kind::Dict(_) | Kind::Sequence(_) | Kind::Iterator(_))
-}
-
-fn same(_: &mut State, arguments: &[Value]) -> Result<bool, Error> {
-    two(arguments, |value, other| Ok(minijinja::tests::is_sameas(value, other)))
 }
 
 /// Whether a value passes the test that the arguments name, or is true if they name no test.

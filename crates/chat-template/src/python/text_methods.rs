@@ -2,24 +2,24 @@
 
 use minijinja::{Error, ErrorKind, State, Value};
 
-use super::arguments::{bind, count, integer, optional_integer, optional_text, required, text};
+use super::arguments::{bind, count, integer, optional_integer, optional_text, text};
 use super::format::format_method;
 use super::limits::{WORK_MAX, spend, spend_items};
 use super::text::is_space;
-use super::values::{Kind, error, is_true, items, kind, kind_name, list, tuple};
+use super::values::{Form, Kind, error, is_true, items, kind, kind_name, list, tuple};
 
 /// Calls a method of a string.
 pub(super) fn call(state: &mut State, receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
     spend(state, receiver.len())?;
     match name {
         "strip" | "lstrip" | "rstrip" => {
-            let [chars] = bind(name, arguments, ["chars"], 0)?;
+            let ([], [chars]) = bind(name, arguments, [], ["chars"])?;
             let chars = optional_text(name, chars.as_ref())?;
             Ok(Value::from(strip(receiver, chars.as_deref(), name)))
         }
         "split" | "rsplit" => split(state, receiver, name, arguments),
         "splitlines" => {
-            let [keepends] = bind(name, arguments, ["keepends"], 0)?;
+            let ([], [keepends]) = bind(name, arguments, [], ["keepends"])?;
             texts(state, &lines(receiver, keepends.as_ref().is_some_and(is_true)))
         }
         "partition" | "rpartition" => partition(receiver, name, arguments),
@@ -28,9 +28,8 @@ pub(super) fn call(state: &mut State, receiver: &str, name: &str, arguments: &[V
         "removesuffix" => affix(arguments, name, |affix| receiver.strip_suffix(affix).unwrap_or(receiver)),
         "find" | "rfind" | "index" | "rindex" => find(receiver, name, arguments),
         "count" => {
-            let [wanted, start, stop] = bind(name, arguments, ["sub", "start", "end"], 1)?;
+            let ([wanted], [start, stop]) = bind(name, arguments, ["sub"], ["start", "end"])?;
             let window = Window::new(receiver, start.as_ref(), stop.as_ref())?;
-            let wanted = required(wanted);
             let wanted = text(name, &wanted)?;
             Ok(Value::from(window.text.map_or(0, |part| match wanted {
                 "" => part.chars().count() + 1,
@@ -38,25 +37,24 @@ pub(super) fn call(state: &mut State, receiver: &str, name: &str, arguments: &[V
             })))
         }
         "replace" => {
-            let [old, new, times] = bind(name, arguments, ["old", "new", "count"], 2)?;
-            let (old, new) = (required(old), required(new));
+            let ([old, new], [times]) = bind(name, arguments, ["old", "new"], ["count"])?;
             let times = optional_integer(name, times.as_ref())?.unwrap_or(-1);
             replace(state, receiver, text(name, &old)?, text(name, &new)?, times).map(Value::from)
         }
         "join" => {
-            let [parts] = bind(name, arguments, ["iterable"], 1)?;
-            join(state, receiver, &required(parts))
+            let ([parts], []) = bind(name, arguments, ["iterable"], [])?;
+            join(state, receiver, &parts)
         }
         "format" => format_method(state, receiver, arguments).map(Value::from),
         "center" | "ljust" | "rjust" | "zfill" => padded(state, receiver, name, arguments),
         "expandtabs" => {
-            let [size] = bind(name, arguments, ["tabsize"], 0)?;
+            let ([], [size]) = bind(name, arguments, [], ["tabsize"])?;
             let size = count(optional_integer(name, size.as_ref())?.unwrap_or(8));
             spend(state, receiver.matches('\t').count().saturating_mul(size).min(WORK_MAX as usize))?;
             Ok(Value::from(expand_tabs(receiver, size)))
         }
         _ => {
-            let [] = bind(name, arguments, [], 0)?;
+            let ([], []) = bind(name, arguments, [], [])?;
             plain(receiver, name)
         }
     }
@@ -104,10 +102,7 @@ fn title_case(c: char) -> String {
     match &upper[..] {
         // A letter whose upper case has several letters keeps one capital in title case.
         [first, rest @ ..] if !rest.is_empty() && c.is_alphabetic() => {
-            rest.iter().flat_map(|c| c.to_lowercase()).fold(first.to_string(), |mut text, c| {
-                text.push(c);
-                text
-            })
+            std::iter::once(*first).chain(rest.iter().flat_map(|c| c.to_lowercase())).collect()
         }
         upper => upper.iter().collect(),
     }
@@ -145,7 +140,7 @@ fn texts(state: &mut State, texts: &[&str]) -> Result<Value, Error> {
 }
 
 fn split(state: &mut State, receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
-    let [separator, times] = bind(name, arguments, ["sep", "maxsplit"], 0)?;
+    let ([], [separator, times]) = bind(name, arguments, [], ["sep", "maxsplit"])?;
     let separator = optional_text(name, separator.as_ref())?;
     let times = optional_integer(name, times.as_ref())?.unwrap_or(-1);
     let times = if times < 0 { usize::MAX } else { count(times) };
@@ -211,8 +206,7 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
 }
 
 fn partition(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
-    let [separator] = bind(name, arguments, ["sep"], 1)?;
-    let separator = required(separator);
+    let ([separator], []) = bind(name, arguments, ["sep"], [])?;
     let separator = text(name, &separator)?;
     if separator.is_empty() {
         return Err(error("empty separator".to_owned()));
@@ -226,9 +220,8 @@ fn partition(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, E
 }
 
 fn edge(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
-    let [affixes, start, stop] = bind(name, arguments, ["prefix", "start", "end"], 1)?;
+    let ([affixes], [start, stop]) = bind(name, arguments, ["prefix"], ["start", "end"])?;
     let window = Window::new(receiver, start.as_ref(), stop.as_ref())?;
-    let affixes = required(affixes);
     let at_edge = |part: &str, affix: &str| {
         if name == "startswith" { part.starts_with(affix) } else { part.ends_with(affix) }
     };
@@ -236,22 +229,20 @@ fn edge(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error>
         let affix = text(name, affix)?;
         Ok(window.text.is_some_and(|part| at_edge(part, affix)))
     };
-    if let Kind::Sequence(sequence) = kind(&affixes)
-        && sequence.form == super::values::Form::Tuple
-    {
-        for affix in &sequence.items {
-            if has(affix)? {
-                return Ok(Value::from(true));
-            }
+    let affixes = match kind(&affixes) {
+        Kind::Sequence(sequence) if sequence.form == Form::Tuple => &sequence.items[..],
+        _ => std::slice::from_ref(&affixes),
+    };
+    for affix in affixes {
+        if has(affix)? {
+            return Ok(Value::from(true));
         }
-        return Ok(Value::from(false));
     }
-    has(&affixes).map(Value::from)
+    Ok(Value::from(false))
 }
 
 fn affix<'t>(arguments: &[Value], name: &str, strip: impl Fn(&str) -> &'t str) -> Result<Value, Error> {
-    let [affix] = bind(name, arguments, ["affix"], 1)?;
-    let affix = required(affix);
+    let ([affix], []) = bind(name, arguments, ["affix"], [])?;
     Ok(Value::from(strip(text(name, &affix)?)))
 }
 
@@ -282,9 +273,8 @@ impl<'t> Window<'t> {
 }
 
 fn find(receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
-    let [wanted, start, stop] = bind(name, arguments, ["sub", "start", "end"], 1)?;
+    let ([wanted], [start, stop]) = bind(name, arguments, ["sub"], ["start", "end"])?;
     let window = Window::new(receiver, start.as_ref(), stop.as_ref())?;
-    let wanted = required(wanted);
     let wanted = text(name, &wanted)?;
     let place = window.text.and_then(|part| {
         let at = if name.starts_with('r') { part.rfind(wanted) } else { part.find(wanted) };
@@ -321,8 +311,8 @@ fn join(state: &mut State, separator: &str, parts: &Value) -> Result<Value, Erro
 }
 
 fn padded(state: &mut State, receiver: &str, name: &str, arguments: &[Value]) -> Result<Value, Error> {
-    let [width, fill] = bind(name, arguments, ["width", "fillchar"], 1)?;
-    let width = count(integer(name, &required(width))?);
+    let ([width], [fill]) = bind(name, arguments, ["width"], ["fillchar"])?;
+    let width = count(integer(name, &width)?);
     let fill = optional_text(name, fill.as_ref())?.unwrap_or_else(|| " ".to_owned());
     let mut fills = fill.chars();
     let (Some(fill), None) = (fills.next(), fills.next()) else {

@@ -73,16 +73,24 @@ pub(crate) enum Kind<'v> {
     Other,
 }
 
+impl Kind<'_> {
+    /// The integer, if the value is one. A truth value is 0 or 1.
+    pub(crate) fn integer(&self) -> Option<i128> {
+        match self {
+            Self::Int(number) => Some(*number),
+            Self::Bool(truth) => Some(i128::from(*truth)),
+            _ => None,
+        }
+    }
+}
+
 /// Classifies a value by its Python type.
 pub(crate) fn kind(value: &Value) -> Kind<'_> {
     match value.kind() {
         ValueKind::Undefined => Kind::Undefined,
         ValueKind::None => Kind::None,
         ValueKind::Bool => Kind::Bool(value.is_true()),
-        ValueKind::Number if value.is_integer() => match i128::try_from(value.clone()) {
-            Ok(number) => Kind::Int(number),
-            Err(_) => Kind::Other,
-        },
+        ValueKind::Number if value.is_integer() => i128::try_from(value.clone()).map_or(Kind::Other, Kind::Int),
         ValueKind::Number => f64::try_from(value.clone()).map_or(Kind::Other, Kind::Float),
         ValueKind::String => value.as_str().map_or(Kind::Other, Kind::Text),
         _ => {

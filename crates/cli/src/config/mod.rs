@@ -11,7 +11,7 @@ mod file;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, CommandFactory, Error, FromArgMatches, Subcommand};
@@ -168,9 +168,7 @@ pub(crate) fn run(arguments: &ConfigArguments, matches: &ArgMatches, file: Optio
             let ignored = ignored_variables(&Arguments::command()).into_iter();
             let unknown = ignored.filter(|variable| matches!(variable, IgnoredVariable::Unknown { .. }));
             let unknown: Vec<_> = unknown.map(|variable| variable.to_string()).collect();
-            if !unknown.is_empty() {
-                bail!("{}", unknown.join("\n"));
-            }
+            ensure!(unknown.is_empty(), "{}", unknown.join("\n"));
             match file {
                 Some(file) => println!("{}: no error", file.path().display()),
                 None => println!("no error"),

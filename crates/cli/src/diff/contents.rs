@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use flash_indexer_core::groups::{GroupChange, GroupEvent};
 use flash_indexer_core::{SequenceHash, Tier};
 use flash_indexer_server::{InstanceId, ModelKey};
-use flash_indexer_snapshot::{
-    DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Rejection, SecondaryBlocks, StoredBlocks, Tally,
-};
+use flash_indexer_snapshot::{DumpEntry, DumpSink, GroupRecord, RankName, RankRecord, Rejection, StoredBlocks, Tally};
 
 use crate::dump::Progress;
 
@@ -65,23 +64,18 @@ pub(super) struct DumpContents {
     pub(super) progress: Progress,
     model_name: Option<String>,
     tenant_id: Option<String>,
-    ranks: BTreeMap<RankKey, RankContents>,
+    pub(super) ranks: BTreeMap<RankKey, RankContents>,
     /// The first models that were not selected.
-    left_out: BTreeSet<ModelKey>,
+    pub(super) left_out: BTreeSet<ModelKey>,
 }
 
 /// Maximum number of models that an error names.
 const MODELS_NAMED: usize = 8;
 
 impl DumpContents {
-    pub(super) fn new(progress: Progress) -> Self {
-        Self { progress, model_name: None, tenant_id: None, ranks: BTreeMap::new(), left_out: BTreeSet::new() }
-    }
-
-    /// Keeps only the ranks of a model and a tenant: a file contains all of them.
-    pub(super) fn select(&mut self, model_name: Option<&str>, tenant_id: Option<&str>) {
-        self.model_name = model_name.map(str::to_owned);
-        self.tenant_id = tenant_id.map(str::to_owned);
+    /// No contents yet. Of a dump, only the ranks of a model and a tenant are kept: a file contains all of them.
+    pub(super) fn new(model_name: Option<String>, tenant_id: Option<String>) -> Self {
+        Self { progress: Progress::new(), model_name, tenant_id, ranks: BTreeMap::new(), left_out: BTreeSet::new() }
     }
 
     /// Sorts the blocks of a completely read dump.
@@ -93,21 +87,8 @@ impl DumpContents {
         }
     }
 
-    pub(super) fn ranks(&self) -> impl Iterator<Item = &RankKey> {
-        self.ranks.keys()
-    }
-
-    pub(super) fn rank(&self, key: &RankKey) -> Option<&RankContents> {
-        self.ranks.get(key)
-    }
-
     pub(super) fn blocks(&self) -> usize {
         self.ranks.values().map(RankContents::block_count).sum()
-    }
-
-    /// Some of the models that were not selected.
-    pub(super) fn left_out(&self) -> impl Iterator<Item = &ModelKey> {
-        self.left_out.iter()
     }
 
     /// Keeps the name of a model that is not selected.
@@ -150,18 +131,16 @@ impl DumpSink for DumpContents {
                     parent = Some(block.sequence);
                 }
             }
-            // Not held.
-            DumpEntry::Recent(_) | DumpEntry::Kept(_) => {}
-            // They follow from the sequence hashes.
-            DumpEntry::Links(_) => {}
-            DumpEntry::Secondary(SecondaryBlocks { group, tier, copies, hashes: names }) => {
+            DumpEntry::Secondary(GroupChange { group, event: GroupEvent::Stored { tier, copies, blocks } }) => {
                 let held = held.groups.entry(group.id.0).or_default();
-                for sequence in names {
+                for sequence in blocks {
                     let mut one = Tally::default();
                     one.add_sequence_hashes(tier, copies, &[sequence]);
                     held.push((BlockKey { tier, sequence }, one.digest));
                 }
             }
+            // Links follow from the sequence hashes, and the other blocks are not held.
+            DumpEntry::Secondary(_) | DumpEntry::Recent(_) | DumpEntry::Kept(_) => {}
         }
         Ok(())
     }
@@ -249,9 +228,7 @@ fn group_roles(a: &RankContents, b: &RankContents) -> Vec<(String, String, Strin
             },
         )
     };
-    let mut numbers: Vec<u32> = a.iter().chain(&b).map(|group| group.group).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
+    let numbers: BTreeSet<u32> = a.iter().chain(&b).map(|group| group.group).collect();
     let roles =
         numbers.into_iter().map(|number| (format!("cache group {number}"), role_in(&a, number), role_in(&b, number)));
     roles.filter(|(_, a, b)| a != b).collect()

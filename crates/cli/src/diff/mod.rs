@@ -14,8 +14,7 @@ use flash_indexer_server::ModelKey;
 use flash_indexer_snapshot::{RankRecord, read_dump};
 use flash_indexer_types::masked_url;
 
-use self::contents::{BlockDifference, Difference, DumpContents, RankContents, RankKey};
-use crate::dump::Progress;
+use self::contents::{BlockDifference, Difference, DumpContents, RankKey};
 use flash_indexer_commands::output::with_causes;
 use flash_indexer_commands::{DumpEncoding, TlsArguments};
 
@@ -71,13 +70,11 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
     let a = read(arguments, &arguments.a)?;
     let b = read(arguments, &arguments.b)?;
     for (name, source, side) in [("A", &arguments.a, &a), ("B", &arguments.b, &b)] {
-        println!("{name}  {}: {} ranks, {} blocks", masked(source), side.ranks().count(), side.blocks());
+        println!("{name}  {}: {} ranks, {} blocks", masked(source), side.ranks.len(), side.blocks());
     }
-    let mut keys: Vec<&RankKey> = a.ranks().chain(b.ranks()).collect();
-    keys.sort_unstable();
-    keys.dedup();
+    let keys: BTreeSet<&RankKey> = a.ranks.keys().chain(b.ranks.keys()).collect();
     if keys.is_empty() && (arguments.model_name.is_some() || arguments.tenant_id.is_some()) {
-        let others: BTreeSet<&ModelKey> = a.left_out().chain(b.left_out()).collect();
+        let others: BTreeSet<&ModelKey> = a.left_out.union(&b.left_out).collect();
         let named = |model: &ModelKey| format!("{:?} of tenant {:?}", model.model_name, model.tenant_id);
         let named: Vec<String> = others.into_iter().map(named).collect();
         let models = if named.is_empty() { "none".to_owned() } else { named.join(", ") };
@@ -88,22 +85,19 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
     }
     let mut different = 0;
     for &key in &keys {
-        let difference = match (a.rank(key), b.rank(key)) {
+        match (a.ranks.get(key), b.ranks.get(key)) {
             (Some(a), Some(b)) => {
                 let difference = Difference::of(a, b);
                 if difference.is_none() {
                     continue;
                 }
                 print_difference(key, &difference, arguments.blocks);
-                print_streams(a, b);
-                different += 1;
-                continue;
+                println!("  stream: {} in A, {} in B", stream(a.record.as_ref()), stream(b.record.as_ref()));
             }
-            (Some(a), None) => format!("only in A, with {} blocks", a.block_count()),
-            (None, Some(b)) => format!("only in B, with {} blocks", b.block_count()),
+            (Some(a), None) => println!("\n{key}: only in A, with {} blocks", a.block_count()),
+            (None, Some(b)) => println!("\n{key}: only in B, with {} blocks", b.block_count()),
             (None, None) => continue,
-        };
-        println!("\n{key}: {difference}");
+        }
         different += 1;
     }
     println!("\n{different} of {} ranks differ", keys.len());
@@ -112,7 +106,7 @@ fn compare(arguments: &DiffArguments) -> Result<bool> {
 
 fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
     let (model_name, tenant_id) = (arguments.model_name.as_deref(), arguments.tenant_id.as_deref());
-    let mut contents = DumpContents::new(Progress::new());
+    let mut contents = DumpContents::new(arguments.model_name.clone(), arguments.tenant_id.clone());
     let is_url = source.starts_with("http://") || source.starts_with("https://");
     let client = is_url.then(|| arguments.tls.client(source)).transpose()?;
     let bytes: Box<dyn Read> = match &client {
@@ -122,12 +116,10 @@ fn read(arguments: &DiffArguments, source: &str) -> Result<DumpContents> {
             format!("failed to open {source}; give a file, or a URL such as http://127.0.0.1:8090")
         })?),
     };
-    contents.select(model_name, tenant_id);
     let bytes = contents.progress.bar.wrap_read(bytes);
     read_dump(bytes, &mut contents).with_context(|| masked(source).into_owned())?;
     contents.finish();
-    let is_empty = contents.ranks().next().is_none();
-    if let Some(client) = client.filter(|_| is_empty) {
+    if let Some(client) = client.filter(|_| contents.ranks.is_empty()) {
         // Used only for an error, which is also correct without them, such as with a token that does not permit this.
         let workers = client.all_workers().unwrap_or_default();
         let models = workers.into_iter().map(|worker| ModelKey::new(worker.model_name, Some(worker.tenant_id)));
@@ -167,10 +159,6 @@ fn print_blocks(of: &str, difference: &BlockDifference, blocks_shown: usize) {
             println!("  {} {noun} {of}{what}: {}{more}", blocks.len(), shown.join(", "));
         }
     }
-}
-
-fn print_streams(a: &RankContents, b: &RankContents) {
-    println!("  stream: {} in A, {} in B", stream(a.record.as_ref()), stream(b.record.as_ref()));
 }
 
 fn stream(record: Option<&RankRecord>) -> String {

@@ -1,7 +1,5 @@
 //! Commands and their options.
 
-use std::fmt::Write as _;
-
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use super::{cell, head};
@@ -32,7 +30,7 @@ fn add_command(page: &mut String, command: &Command, before: &str) {
     }
     let name = format!("{before}{}", command.get_name());
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-    write!(page, "\n## {name}\n\n{about}\n").expect("a string takes all text");
+    *page += &format!("\n## {name}\n\n{about}\n");
     if let Some(("config", _)) = name.split_once(' ') {
         page.push_str("\nIt takes the options of [serve](#serve).\n");
         return;
@@ -43,8 +41,7 @@ fn add_command(page: &mut String, command: &Command, before: &str) {
     }
     args.for_each(|arg| add_option(page, arg));
     if sends_token(command) {
-        writeln!(page, "| the environment variable `{TOKEN_VARIABLE}` | {TOKEN_HELP} |")
-            .expect("a string takes all text");
+        *page += &format!("| the environment variable `{TOKEN_VARIABLE}` | {TOKEN_HELP} |\n");
     }
     for inner in command.get_subcommands() {
         add_command(page, inner, &format!("{name} "));
@@ -69,5 +66,5 @@ fn add_option(page: &mut String, arg: &Arg) {
     let variable = arg.get_env().map(|name| format!("<br>`{}`", name.to_string_lossy()));
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
     let (default, variable) = (default.unwrap_or_default(), variable.unwrap_or_default());
-    writeln!(page, "| `{}`{default}{variable} | {} |", cell(&name), cell(&help)).expect("a string takes all text");
+    *page += &format!("| `{}`{default}{variable} | {} |\n", cell(&name), cell(&help));
 }

@@ -1,7 +1,5 @@
 //! Endpoints of the HTTP API, and the fields of their bodies and answers.
 
-use std::fmt::Write as _;
-
 use serde_json::Value;
 
 use super::{cell, head};
@@ -21,8 +19,7 @@ pub(super) fn page(document: &Value) -> String {
                 operation["responses"].as_object().into_iter().flatten().map(|(code, _)| code.as_str()).collect();
             let summary = operation["summary"].as_str().unwrap_or_default();
             let (method, bodies) = (method.to_uppercase(), bodies.join(", "));
-            writeln!(page, "| {method} `{path}` | {} | {bodies} | {} |", cell(summary), answers.join(", "))
-                .expect("a string takes all text");
+            page += &format!("| {method} `{path}` | {} | {bodies} | {} |\n", cell(summary), answers.join(", "));
         }
     }
     page.push_str("\n## Fields\n\nThe fields of each body and answer. Required ones are **bold**.\n");
@@ -34,7 +31,7 @@ pub(super) fn page(document: &Value) -> String {
 
 fn add_schema(page: &mut String, name: &str, schema: &Value) {
     let about = cell(schema["description"].as_str().unwrap_or_default());
-    write!(page, "\n### {name}\n\n{about}\n").expect("a string takes all text");
+    *page += &format!("\n### {name}\n\n{about}\n");
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let mut fields = schema["properties"].as_object().into_iter().flatten().peekable();
     if fields.peek().is_some() {
@@ -43,7 +40,7 @@ fn add_schema(page: &mut String, name: &str, schema: &Value) {
     for (field, of) in fields {
         let shown = if required.contains(&field.as_str()) { format!("**`{field}`**") } else { format!("`{field}`") };
         let about = cell(of["description"].as_str().unwrap_or_default());
-        writeln!(page, "| {shown} | {} | {about} |", kind(of)).expect("a string takes all text");
+        *page += &format!("| {shown} | {} | {about} |\n", kind(of));
     }
     let values = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).map(|value| (value, ""));
     let described = schema["oneOf"].as_array().into_iter().flatten();
@@ -54,7 +51,7 @@ fn add_schema(page: &mut String, name: &str, schema: &Value) {
         page.push_str("\n| value | meaning |\n|---|---|\n");
     }
     for (value, about) in values {
-        writeln!(page, "| `{value}` | {} |", cell(about)).expect("a string takes all text");
+        *page += &format!("| `{value}` | {} |\n", cell(about));
     }
 }
 

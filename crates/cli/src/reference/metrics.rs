@@ -1,7 +1,6 @@
 //! Metrics, from the registry's own descriptions.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use flash_indexer_registry::{described_labels, described_sections};
 use flash_indexer_telemetry::metrics::{MetricDescription, describe_labels, describe_metrics};
@@ -27,8 +26,7 @@ pub(super) fn page() -> String {
         });
         let labels = labels.collect::<Vec<_>>().join(", ");
         let aliases: String = aliases.iter().map(|alias| format!("<br>alias `{alias}`")).collect();
-        writeln!(page, "| `{name}`<br>{kind}{aliases} | {labels} | {} |", cell(&help))
-            .expect("a string takes all text");
+        page += &format!("| `{name}`<br>{kind}{aliases} | {labels} | {} |\n", cell(&help));
     }
     page
 }

@@ -1,7 +1,5 @@
 //! Reasons for trust states, and the values of metrics' labels.
 
-use std::fmt::Write as _;
-
 use flash_indexer_registry::described_labels;
 use flash_indexer_telemetry::metrics::{LabelValues, describe_labels};
 use flash_indexer_types::{LossReason, Trust};
@@ -31,24 +29,21 @@ pub(super) fn page() -> String {
     let mut metric_before = String::new();
     for LabelValues { metric, label, values } in describe_labels(described_labels()) {
         if metric != metric_before {
-            write!(page, "\n### {metric}\n").expect("a string takes all text");
+            page += &format!("\n### {metric}\n");
             metric_before.clone_from(&metric);
         }
         if metric == "/workers" {
             page.push_str("\nOf connections, beyond the reasons of [rejected_total](#rejected_total):\n");
         }
-        add_table(
-            &mut page,
-            &format!("`{label}`"),
-            values.into_iter().map(|(name, about)| (format!("`{name}`"), about)),
-        );
+        let values = values.into_iter().map(|(name, about)| (format!("`{name}`"), about));
+        add_table(&mut page, &format!("`{label}`"), values);
     }
     page
 }
 
 fn add_table(page: &mut String, head: &str, rows: impl IntoIterator<Item = (String, &'static str)>) {
-    write!(page, "\n| {head} | meaning |\n|---|---|\n").expect("a string takes all text");
+    *page += &format!("\n| {head} | meaning |\n|---|---|\n");
     for (name, about) in rows {
-        writeln!(page, "| {} | {} |", cell(&name), cell(about)).expect("a string takes all text");
+        *page += &format!("| {} | {} |\n", cell(&name), cell(about));
     }
 }

@@ -1,6 +1,6 @@
 //! Comparison of an index with a memory limit and one without, request by request.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use flash_indexer_bench::Play;
 use flash_indexer_core::{SharedIndex, Tier};
 
@@ -48,11 +48,10 @@ impl BoundedComparison {
              too high; above the limit after {above_limit} requests",
             percent(*bounded_blocks, *unlimited_blocks)
         );
-        match too_high + above_limit {
-            0 => Ok(()),
-            _ => bail!(
-                "{too_high} matches of the bounded index were too high, and it exceeded its limit {above_limit} times"
-            ),
-        }
+        ensure!(
+            too_high + above_limit == 0,
+            "{too_high} matches of the bounded index were too high, and it exceeded its limit {above_limit} times"
+        );
+        Ok(())
     }
 }

@@ -6,9 +6,9 @@ mod figures;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
-use flash_indexer_bench::{Clock, Latencies, Play, PlayedRequest, resident_bytes};
+use flash_indexer_bench::{Clock, Play, resident_bytes};
 use flash_indexer_core::{MatchScores, SharedIndex, Tier};
 use flash_indexer_designs::Design;
 use flash_indexer_sim::workload::MooncakeTrace;
@@ -16,8 +16,8 @@ use flash_indexer_sim::{Fleet, FleetOptions, HashSeeds, HoleShare, Routing};
 
 use self::bounded::BoundedComparison;
 use self::figures::ReplayReport;
-use crate::parsers::byte_size;
-use crate::{design_name, trace_file};
+use crate::parsers::{byte_size, one_of};
+use crate::trace::trace_file;
 use flash_indexer_commands::output::progress;
 
 /// Play a request trace through simulated caches into an index design, and measure its cost.
@@ -39,7 +39,7 @@ pub(crate) struct ReplayArguments {
     trace: Option<PathBuf>,
 
     /// Index design.
-    #[arg(long, value_name = "NAME", env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = design_name())]
+    #[arg(long, value_name = "NAME", env = "FLASH_INDEXER_INDEX", default_value = Design::DEFAULT.as_str(), value_parser = one_of(Design::ALL.map(Design::as_str), Design::named))]
     index: Design,
 
     /// Workers of the fleet.
@@ -122,9 +122,11 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<()> {
 
 impl ReplayArguments {
     fn fleet(&self) -> Result<FleetOptions> {
-        if !TOKENS_PER_HASH_ID.is_multiple_of(self.block_size) {
-            bail!("--block-size {}: must divide {TOKENS_PER_HASH_ID}, the tokens of a hash id", self.block_size);
-        }
+        let Self { block_size, .. } = self;
+        ensure!(
+            TOKENS_PER_HASH_ID.is_multiple_of(*block_size),
+            "--block-size {block_size}: must divide {TOKENS_PER_HASH_ID}, the tokens of a hash id"
+        );
         Ok(FleetOptions {
             workers: self.workers.into(),
             blocks: self.blocks as usize,
@@ -138,6 +140,7 @@ impl ReplayArguments {
 }
 
 /// The result of a replay.
+#[derive(Default)]
 struct ReplayOutcome {
     figures: ReplayReport,
     equal: usize,
@@ -149,19 +152,21 @@ struct ReplayOutcome {
 /// Queries the index and applies each request's events.
 fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> ReplayOutcome {
     let clock = Clock::calibrated();
-    let mut figures = ReplayReport { queries: Latencies::default(), ..ReplayReport::default() };
-    let (mut equal, mut too_high) = (0, 0);
-    let mut differences = Vec::new();
+    let mut outcome = ReplayOutcome::default();
+    let figures = &mut outcome.figures;
     let resident = resident_bytes();
     for (number, request) in play.requests.iter().enumerate() {
         let mut scores = MatchScores::default();
         figures.queries.record(clock.time(|| scores = index.find(&request.query)));
         let predicted = scores.get(request.rank).map_or(0, |found| found.blocks[Tier::Device] as usize);
-        match difference(number, request, predicted) {
-            None => equal += 1,
-            Some(difference) => differences.push(difference),
+        if predicted == request.reused {
+            outcome.equal += 1;
+        } else {
+            let (cached, worker) = (request.reused, request.rank.worker.0);
+            let text = format!("request {number}: {predicted} blocks predicted, {cached} cached by worker {worker}");
+            outcome.differences.push(text);
         }
-        too_high += usize::from(predicted > request.reused);
+        outcome.too_high += usize::from(predicted > request.reused);
         figures.predicted_blocks += predicted.min(request.reused) as u64;
         figures.matched_blocks += scores.ranks.iter().map(|found| u64::from(found.blocks[Tier::Device])).sum::<u64>();
         figures.matching_ranks += scores.ranks.len() as u64;
@@ -175,14 +180,7 @@ fn replay(index: &dyn SharedIndex, play: &Play, mut done: impl FnMut()) -> Repla
     }
     figures.grown_by = resident.zip(resident_bytes()).map(|(before, after)| after.saturating_sub(before));
     figures.bound = index.memory_limit();
-    ReplayOutcome { figures, equal, too_high, differences }
-}
-
-fn difference(number: usize, request: &PlayedRequest, predicted: usize) -> Option<String> {
-    let PlayedRequest { rank, reused, .. } = request;
-    let text =
-        || format!("request {number}: {predicted} blocks predicted, {reused} cached by worker {}", rank.worker.0);
-    (predicted != *reused).then(text)
+    outcome
 }
 
 impl ReplayOutcome {
@@ -193,10 +191,8 @@ impl ReplayOutcome {
     /// Checks an index that evicts: its predictions may be too low, not too high.
     fn check_not_too_high(&self) -> Result<()> {
         self.print();
-        match self.too_high {
-            0 => Ok(()),
-            too_high => bail!("{too_high} predictions were higher than the cached blocks"),
-        }
+        ensure!(self.too_high == 0, "{} predictions were higher than the cached blocks", self.too_high);
+        Ok(())
     }
 
     /// Checks an unlimited index: all predictions must be exact.
@@ -205,9 +201,8 @@ impl ReplayOutcome {
         for difference in self.differences.iter().take(DIFFERENCES_SHOWN_MAX) {
             println!("  {difference}");
         }
-        match self.differences.len() {
-            0 => Ok(()),
-            different => bail!("{different} predictions differed from the cached blocks"),
-        }
+        let different = self.differences.len();
+        ensure!(different == 0, "{different} predictions differed from the cached blocks");
+        Ok(())
     }
 }

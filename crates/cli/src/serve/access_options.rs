@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use flash_indexer_access::{ClaimName, JwtAlgorithm, JwtOptions};
@@ -129,13 +129,12 @@ impl AccessArguments {
     pub(super) fn check(&self, option: &str, host: &str) -> Result<()> {
         let needs_token = self.token_file.is_some() || self.jwt_keys.is_some();
         let needs_credentials = needs_token || self.tls_client_ca.is_some();
-        if needs_credentials || self.insecure || is_loopback(host) {
-            return Ok(());
-        }
-        bail!(
+        ensure!(
+            needs_credentials || self.insecure || is_loopback(host),
             "{option} {host} is reached by other hosts, and clients need no credentials; give --token-file, --jwt-keys, --tls-client-ca, or \
              --insecure if the network restricts who reaches the port"
-        )
+        );
+        Ok(())
     }
 
     /// Refuses an address for engines that other hosts reach, unless engines need keys or the operator permits it.

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
+use flash_indexer_bench::Latencies;
+use flash_indexer_commands::output::percent;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{DpRank, Tier};
 use flash_indexer_server::{
@@ -21,7 +23,6 @@ use flash_indexer_sim::workload::{ConversationOptions, Conversations};
 use flash_indexer_sim::{EngineOptions, Publisher, PublisherOptions, Request, SimulatedEngine};
 use flash_indexer_telemetry::metrics::QueryTotals;
 use flash_indexer_wire::Encoding;
-use hdrhistogram::Histogram;
 use serde_json::json;
 use ureq::Agent;
 
@@ -82,18 +83,14 @@ struct DemoEngine {
     publisher: Publisher,
 }
 
-/// Counters of the demo's threads since the last row.
-#[derive(Default)]
-struct DemoCounters {
-    /// Times of queries by tokens inside the process: hashing the prompt, searching the index, making the answer.
-    query_ns: Mutex<Vec<u64>>,
-}
-
-impl DemoCounters {
-    fn query(&self, took: Duration) {
-        let mut query_ns = self.query_ns.lock().unwrap_or_else(PoisonError::into_inner);
-        query_ns.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
-    }
+/// State that the demo's threads share.
+struct Demo {
+    indexer: Arc<Indexer>,
+    /// Times of queries by tokens inside the process since the last row: hashing the prompt, searching the index, making the answer.
+    queries: Mutex<Latencies>,
+    /// Prompts of the next requests, without those for a busy engine: a query of them finds what their engine will have cached.
+    next: Mutex<Vec<Vec<u32>>>,
+    stop: AtomicBool,
 }
 
 /// Runs until `stopped` resolves or `--demo-seconds` are over.
@@ -119,42 +116,39 @@ pub(crate) async fn run(arguments: &DemoArguments, server: &Server, stopped: imp
     let dashboard = format!("{}/ui", server.url());
     println!("dashboard: {dashboard}");
 
-    let counters = Arc::new(DemoCounters::default());
-    let next = Arc::new(Mutex::new(Vec::new()));
-    let stop = Arc::new(AtomicBool::new(false));
+    let (queries, next) = (Mutex::default(), Mutex::default());
+    let demo = Arc::new(Demo { indexer, queries, next, stop: AtomicBool::new(false) });
     let serving = std::thread::spawn({
-        let (indexer, counters, next, stop) =
-            (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&next), Arc::clone(&stop));
-        move || serve_requests(&indexer, engines, &counters, &next, &stop)
+        let demo = Arc::clone(&demo);
+        move || demo.serve_requests(engines)
     });
     let querying = std::thread::spawn({
-        let (indexer, counters, next, stop) =
-            (Arc::clone(&indexer), Arc::clone(&counters), Arc::clone(&next), Arc::clone(&stop));
-        move || ask_queries(&indexer, &counters, &next, &stop)
+        let demo = Arc::clone(&demo);
+        move || demo.ask_queries()
     });
     let url = format!("{}/query", server.url());
     let asking = std::thread::spawn({
-        let stop = Arc::clone(&stop);
-        move || ask_over_http(&url, &next, &stop)
+        let demo = Arc::clone(&demo);
+        move || demo.ask_over_http(&url)
     });
 
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.tick().await;
-    let mut table = LiveTable::new(&indexer, engine_count, dashboard);
+    let mut table = LiveTable::new(&demo.indexer, engine_count, dashboard);
     let rows = print_in_background();
     let ends = arguments.demo_seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let mut result = Ok(());
     while result.is_ok() && !serving.is_finished() && ends.is_none_or(|ends| Instant::now() < ends) {
         tokio::select! {
             () = &mut stopped => break,
-            _ = second.tick() => match table.row(&indexer, &counters) {
+            _ = second.tick() => match table.row(&demo) {
                 // A terminal that is not read gets the next row for which it has room.
                 Ok(row) => drop(rows.try_send(row)),
                 Err(error) => result = Err(error),
             },
         }
     }
-    stop.store(true, Ordering::Relaxed);
+    demo.stop.store(true, Ordering::Relaxed);
     let joined = tokio::task::spawn_blocking(move || (serving.join(), querying.join(), asking.join())).await?;
     joined.2.map_err(|_| anyhow::anyhow!("the thread of HTTP queries panicked"))?;
     joined.1.map_err(|_| anyhow::anyhow!("the querying thread panicked"))?;
@@ -193,54 +187,95 @@ fn start_engines(indexer: &Indexer, count: u64) -> Result<Vec<DemoEngine>> {
     Ok(engines)
 }
 
-/// Sends each request to the engine with the longest matching prefix, as a router would, and reports the cached tokens. One request of
-/// [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy. The first engine also serves [`FIRST_PROMPT`] repeatedly,
-/// which no figure counts. `next` gets the prompts of the requests that follow, without those for a busy engine: a query of them finds what
-/// their engine will have cached.
-fn serve_requests(
-    indexer: &Indexer,
-    mut engines: Vec<DemoEngine>,
-    counters: &DemoCounters,
-    next: &Mutex<Vec<Vec<u32>>>,
-    stop: &AtomicBool,
-) -> Result<()> {
-    let key = ModelKey::new(MODEL, None);
-    let options = ConversationOptions { open_conversations: OPEN_CONVERSATIONS, ..ConversationOptions::default() };
-    let mut requests = Conversations::new(options, 1).enumerate();
-    let mut following: VecDeque<_> = requests.by_ref().take(NEXT_REQUESTS).collect();
-    let mut due = Instant::now();
-    for ahead in requests {
-        following.push_back(ahead);
-        let (number, request) = following.pop_front().expect("there are requests that follow");
-        if stop.load(Ordering::Relaxed) {
-            break;
-        }
-        let asked = following.iter().filter(|(number, _)| !number.is_multiple_of(BUSY_EVERY));
-        let asked = asked.map(|(_, request)| request.prompt.clone()).collect();
-        *next.lock().unwrap_or_else(PoisonError::into_inner) = asked;
-        if number.is_multiple_of(FIRST_PROMPT_EVERY) {
-            let first = Request { prompt: FIRST_PROMPT.collect(), output: Vec::new(), at_ms: request.at_ms };
-            engines[0].serve(&first)?;
-        }
-        wait_until(&mut due, REQUEST_INTERVAL);
-        let start = Instant::now();
-        let answer = indexer.query_local(&key, prompt(&request.prompt), QueryOptions::default())?;
-        counters.query(start.elapsed());
-        // Engines that match equally deep take turns.
-        let turn = number % engines.len();
-        let matched = |at: usize| {
-            let rank = answer.ranks.iter().find(|rank| *answer.name(rank).id() == engines[at].instance);
-            rank.map_or(0, |rank| rank.tokens[Tier::Device])
-        };
-        let order = (0..engines.len()).map(|step| (turn + step) % engines.len());
-        let deepest = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
-        let is_busy = number.is_multiple_of(BUSY_EVERY);
-        let chosen = if is_busy { number / BUSY_EVERY % engines.len() } else { deepest };
-        let cached = engines[chosen].serve(&request)?;
-        let hits = ReportedHits::of(RequestPhase::Finished, Some(request.prompt.len() as u64), Some(cached))?;
-        hits.into_iter().for_each(|hits| indexer.report_hits(&key, hits));
+impl Demo {
+    fn record(&self, took: Duration) {
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.queries.lock().unwrap_or_else(PoisonError::into_inner).record(ns);
     }
-    Ok(())
+
+    /// Sends each request to the engine with the longest matching prefix, as a router would, and reports the cached tokens. One request of
+    /// [`BUSY_EVERY`] goes to the next engine in turn, as if the other were busy. The first engine also serves [`FIRST_PROMPT`] repeatedly,
+    /// which no figure counts.
+    fn serve_requests(&self, mut engines: Vec<DemoEngine>) -> Result<()> {
+        let key = ModelKey::new(MODEL, None);
+        let options = ConversationOptions { open_conversations: OPEN_CONVERSATIONS, ..ConversationOptions::default() };
+        let mut requests = Conversations::new(options, 1).enumerate();
+        let mut following: VecDeque<_> = requests.by_ref().take(NEXT_REQUESTS).collect();
+        let mut due = Instant::now();
+        for ahead in requests {
+            following.push_back(ahead);
+            let (number, request) = following.pop_front().expect("there are requests that follow");
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let asked = following.iter().filter(|(number, _)| !number.is_multiple_of(BUSY_EVERY));
+            let asked = asked.map(|(_, request)| request.prompt.clone()).collect();
+            *self.next.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+            if number.is_multiple_of(FIRST_PROMPT_EVERY) {
+                let first = Request { prompt: FIRST_PROMPT.collect(), output: Vec::new(), at_ms: request.at_ms };
+                engines[0].serve(&first)?;
+            }
+            wait_until(&mut due, REQUEST_INTERVAL);
+            let start = Instant::now();
+            let answer = self.indexer.query_local(&key, prompt(&request.prompt), QueryOptions::default())?;
+            self.record(start.elapsed());
+            // Engines that match equally deep take turns.
+            let turn = number % engines.len();
+            let matched = |at: usize| {
+                let rank = answer.ranks.iter().find(|rank| *answer.name(rank).id() == engines[at].instance);
+                rank.map_or(0, |rank| rank.tokens[Tier::Device])
+            };
+            let order = (0..engines.len()).map(|step| (turn + step) % engines.len());
+            let deepest = order.rev().max_by_key(|&at| matched(at)).expect("there are engines");
+            let is_busy = number.is_multiple_of(BUSY_EVERY);
+            let chosen = if is_busy { number / BUSY_EVERY % engines.len() } else { deepest };
+            let cached = engines[chosen].serve(&request)?;
+            let hits = ReportedHits::of(RequestPhase::Finished, Some(request.prompt.len() as u64), Some(cached))?;
+            hits.into_iter().for_each(|hits| self.indexer.report_hits(&key, hits));
+        }
+        Ok(())
+    }
+
+    /// Queries prompts of the next requests, one every [`QUERY_INTERVAL`].
+    fn ask_queries(&self) {
+        let key = ModelKey::new(MODEL, None);
+        let mut due = Instant::now();
+        for number in 0usize.. {
+            if self.stop.load(Ordering::Relaxed) {
+                return;
+            }
+            wait_until(&mut due, QUERY_INTERVAL);
+            let asked = {
+                let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+                if next.is_empty() {
+                    continue;
+                }
+                next[number % next.len()].clone()
+            };
+            let start = Instant::now();
+            if self.indexer.query_local(&key, prompt(&asked), QueryOptions::default()).is_ok() {
+                self.record(start.elapsed());
+            }
+        }
+    }
+
+    /// Queries prompts of the next requests over HTTP, one every [`HTTP_INTERVAL`], for the latencies in the service's metrics. A service with
+    /// tokens or TLS refuses them.
+    fn ask_over_http(&self, url: &str) {
+        let agent: Agent =
+            Agent::config_builder().timeout_global(Some(HTTP_TIMEOUT)).http_status_as_error(false).build().into();
+        let mut due = Instant::now();
+        while !self.stop.load(Ordering::Relaxed) {
+            wait_until(&mut due, HTTP_INTERVAL);
+            let tokens = self.next.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
+            let Some(tokens) = tokens else { continue };
+            match agent.post(url).send_json(json!({ "model_name": MODEL, "token_ids": tokens })) {
+                // The connection is reused after the whole body was read.
+                Ok(mut response) if response.status() == 200 => drop(response.body_mut().read_to_vec()),
+                _ => return,
+            }
+        }
+    }
 }
 
 impl DemoEngine {
@@ -252,47 +287,6 @@ impl DemoEngine {
             self.publisher.publish(batch.sequence, &batch.payload)?;
         }
         Ok(served.cached_tokens as u64)
-    }
-}
-
-/// Queries prompts of the next requests, one every [`QUERY_INTERVAL`].
-fn ask_queries(indexer: &Indexer, counters: &DemoCounters, next: &Mutex<Vec<Vec<u32>>>, stop: &AtomicBool) {
-    let key = ModelKey::new(MODEL, None);
-    let mut due = Instant::now();
-    for number in 0usize.. {
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
-        wait_until(&mut due, QUERY_INTERVAL);
-        let asked = {
-            let next = next.lock().unwrap_or_else(PoisonError::into_inner);
-            if next.is_empty() {
-                continue;
-            }
-            next[number % next.len()].clone()
-        };
-        let start = Instant::now();
-        if indexer.query_local(&key, prompt(&asked), QueryOptions::default()).is_ok() {
-            counters.query(start.elapsed());
-        }
-    }
-}
-
-/// Queries prompts of the next requests over HTTP, one every [`HTTP_INTERVAL`], for the latencies in the service's metrics. A service with
-/// tokens or TLS refuses them.
-fn ask_over_http(url: &str, next: &Mutex<Vec<Vec<u32>>>, stop: &AtomicBool) {
-    let agent: Agent =
-        Agent::config_builder().timeout_global(Some(HTTP_TIMEOUT)).http_status_as_error(false).build().into();
-    let mut due = Instant::now();
-    while !stop.load(Ordering::Relaxed) {
-        wait_until(&mut due, HTTP_INTERVAL);
-        let tokens = next.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
-        let Some(tokens) = tokens else { continue };
-        match agent.post(url).send_json(json!({ "model_name": MODEL, "token_ids": tokens })) {
-            // The connection is reused after the whole body was read.
-            Ok(mut response) if response.status() == 200 => drop(response.body_mut().read_to_vec()),
-            _ => return,
-        }
     }
 }
 
@@ -336,23 +330,18 @@ impl LiveTable {
     }
 
     /// The next row; every [`HEADER_EVERY_ROWS`] rows with the address of the dashboard and a header.
-    fn row(&mut self, indexer: &Indexer, counters: &DemoCounters) -> Result<String> {
+    fn row(&mut self, demo: &Demo) -> Result<String> {
+        let Demo { indexer, queries, .. } = demo;
         let seconds = self.since.elapsed().as_secs_f64();
         self.since = Instant::now();
         let events = indexer.events_applied();
         let new_events = events - std::mem::replace(&mut self.events, events);
-        let taken = std::mem::take(&mut *counters.query_ns.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut query_ns = Histogram::<u64>::new(3)?;
-        for &nanoseconds in &taken {
-            query_ns.record(nanoseconds)?;
-        }
-        let microseconds = |quantile| query_ns.value_at_quantile(quantile) as f64 / 1e3;
+        let queries = std::mem::take(&mut *queries.lock().unwrap_or_else(PoisonError::into_inner)).figures();
         self.totals.push_back(indexer.query_totals());
         if self.totals.len() > SMOOTHED_ROWS + 1 {
             self.totals.pop_front();
         }
         let (first, last) = (self.totals[0], self.totals[self.totals.len() - 1]);
-        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
         let predicted = percent(last.found_blocks - first.found_blocks, last.queried_blocks - first.queried_blocks);
         let prompt_tokens = last.reported_prompt_tokens - first.reported_prompt_tokens;
         let reported = percent(last.reported_cached_tokens - first.reported_cached_tokens, prompt_tokens);
@@ -372,9 +361,9 @@ impl LiveTable {
             self.engines,
             indexer.held_blocks(),
             new_events as f64 / seconds,
-            taken.len() as f64 / seconds,
-            microseconds(0.5),
-            microseconds(0.99),
+            queries.count as f64 / seconds,
+            queries.p50_ns / 1e3,
+            queries.p99_ns / 1e3,
             predicted,
             reported,
         )?;

@@ -93,23 +93,21 @@ pub(crate) struct DiscoveryArguments {
     discovery_grace_s: u64,
 }
 
-/// Defaults of `serve` for discovered engines.
-pub(crate) struct EngineDefaults<'a> {
-    pub(crate) model_name: Option<&'a str>,
-    pub(crate) tenant_id: &'a str,
-    pub(crate) block_size: Option<BlockSize>,
-}
-
 impl DiscoveryArguments {
-    /// Discovery options of the server.
-    pub(crate) fn options(&self, engines: &EngineDefaults<'_>) -> DiscoveryOptions {
+    /// Discovery options of the server, with defaults of `serve` for discovered engines.
+    pub(crate) fn options(
+        &self,
+        model_name: Option<String>,
+        tenant_id: String,
+        block_size: Option<BlockSize>,
+    ) -> DiscoveryOptions {
         DiscoveryOptions {
             sources: self.sources(),
             grace: Duration::from_secs(self.discovery_grace_s),
             template: EngineTemplate {
-                model_name: engines.model_name.map(str::to_owned),
-                tenant_id: engines.tenant_id.to_owned(),
-                block_size: engines.block_size,
+                model_name,
+                tenant_id,
+                block_size,
                 port: self.discovery_port,
                 replay_port: self.discovery_replay_port,
                 data_parallel_size: self.discovery_data_parallel_size,

@@ -1,8 +1,5 @@
 //! Options of `serve` for engines that connect to it.
 
-use std::num::NonZeroU64;
-use std::time::Duration;
-
 use clap::Args;
 use flash_indexer_server::{ModelKey, PodOptions};
 
@@ -13,7 +10,7 @@ pub(crate) struct InboundArguments {
     /// Addresses that engines connect to, separated by commas, such as tcp://0.0.0.0:5557. One that other hosts reach needs
     /// --curve-clients, or --insecure: every host that reaches it can then add and clear blocks.
     #[arg(long, env = "FLASH_INDEXER_LISTEN_EVENTS", value_delimiter = ',', value_name = "ADDRESS")]
-    listen_events: Vec<String>,
+    pub(super) listen_events: Vec<String>,
 
     /// Prefix of the topics that are received from such engines; topics are kv@<pod>@<model>.
     #[arg(long, env = "FLASH_INDEXER_TOPIC_PREFIX", default_value = PodOptions::TOPIC_PREFIX, requires = "listen_events")]
@@ -53,11 +50,6 @@ impl InboundArguments {
         !self.listen_events.is_empty()
     }
 
-    /// Addresses that engines connect to.
-    pub(crate) fn endpoints(&self) -> &[String] {
-        &self.listen_events
-    }
-
     /// Options of the listening sockets, if `--listen-events` is given.
     pub(crate) fn options(&self) -> Option<PodOptions> {
         self.is_enabled().then(|| PodOptions {
@@ -67,7 +59,7 @@ impl InboundArguments {
             models: self.pod_models.clone(),
             pods_max: self.pods_max,
             models_max: self.pod_models_max,
-            timeout: NonZeroU64::new(self.pod_timeout_s).map(|seconds| Duration::from_secs(seconds.get())),
+            timeout: super::seconds_unless_zero(self.pod_timeout_s),
         })
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::Args;
 use flash_indexer_prompt::tokenize::{PoolOptions, ServiceAddress, Transformers};
 use flash_indexer_server::{TokenizationOptions, TokenizerServiceOptions};
@@ -93,11 +93,10 @@ impl TokenizerArguments {
         let has_tokenizers = !options.named.is_empty() || options.directory.is_some();
         #[cfg(feature = "hub")]
         let has_tokenizers = has_tokenizers || options.hub.is_some();
-        if self.prompt_text_bytes > 0 && !has_tokenizers {
-            bail!(
-                "--prompt-text-bytes has no effect without --tokenizer-dir or --tokenizer, which make text of tokens"
-            );
-        }
+        ensure!(
+            self.prompt_text_bytes == 0 || has_tokenizers,
+            "--prompt-text-bytes has no effect without --tokenizer-dir or --tokenizer, which make text of tokens"
+        );
         Ok(options)
     }
 

@@ -7,10 +7,9 @@ mod workload;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming};
-use flash_indexer_wire::Encoding;
 
 use self::service::Service;
 use crate::stop::StopFlag;
@@ -121,22 +120,11 @@ enum EncodingName {
     Array,
 }
 
-impl EncodingName {
-    fn encoding(self) -> Encoding {
-        match self {
-            Self::Map => Encoding::Map,
-            Self::Array => Encoding::Array,
-        }
-    }
-}
-
 /// The topic that simulated engines publish under.
 const TOPIC: &[u8] = b"kv-events";
 
 pub(crate) fn run(arguments: &SimulateArguments) -> Result<()> {
-    if arguments.speed < 0.0 || !arguments.speed.is_finite() {
-        bail!("--speed must be a number from 0 up");
-    }
+    ensure!(arguments.speed >= 0.0 && arguments.speed.is_finite(), "--speed must be a number from 0 up");
     let stop = StopFlag::on_signal()?;
     match &arguments.recording {
         Some(path) => recorded::run(arguments, path, &stop),
@@ -154,22 +142,14 @@ impl SimulateArguments {
                 Ok::<_, anyhow::Error>(format!("tcp://{}:{port}", self.host))
             }
         };
-        let (replay_endpoint, on_loopback) = (address(self.replay_port)?, PublisherOptions::on_loopback());
+        let replay_endpoint = address(self.replay_port)?;
+        let options = PublisherOptions { replay_endpoint, topic, framing, ..PublisherOptions::on_loopback() };
         Ok(match &self.connect {
-            None => Publisher::bind(PublisherOptions {
-                endpoint: address(self.port)?,
-                replay_endpoint,
-                topic,
-                framing,
-                ..on_loopback
-            })?,
-            Some(endpoint) => Publisher::connect(PublisherOptions {
-                endpoint: endpoint.clone(),
-                replay_endpoint,
-                topic: format!("kv@{instance}@{}", self.model_name).into_bytes(),
-                framing,
-                ..on_loopback
-            })?,
+            None => Publisher::bind(PublisherOptions { endpoint: address(self.port)?, ..options })?,
+            Some(endpoint) => {
+                let (endpoint, topic) = (endpoint.clone(), format!("kv@{instance}@{}", self.model_name).into_bytes());
+                Publisher::connect(PublisherOptions { endpoint, topic, ..options })?
+            }
         })
     }
 
@@ -198,15 +178,12 @@ impl SimulateArguments {
             }
             let start = Instant::now();
             while !publisher.wait_for_subscriber(Duration::from_secs_f64(LONGEST_SLEEP_S))? {
-                if stop.is_raised() {
-                    bail!("stopped before the first subscription");
-                }
-                if start.elapsed() >= Duration::from_secs(self.wait_seconds) {
-                    bail!(
-                        "no subscriber of {endpoint} within {} s; register the engine with a service",
-                        self.wait_seconds
-                    );
-                }
+                ensure!(!stop.is_raised(), "stopped before the first subscription");
+                ensure!(
+                    start.elapsed() < Duration::from_secs(self.wait_seconds),
+                    "no subscriber of {endpoint} within {} s; register the engine with a service",
+                    self.wait_seconds
+                );
             }
         }
         Ok(())

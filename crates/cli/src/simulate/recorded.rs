@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use flash_indexer_commands::output::progress;
 use flash_indexer_core::DpRank;
 use flash_indexer_sim::{Publisher, RecordedLine, RecordedMessage, RecordedRequest, Recording};
@@ -49,10 +49,9 @@ pub(super) fn run(arguments: &SimulateArguments, path: &Path, stop: &StopFlag) -
         player.report.print();
     }
     arguments.stay(stop);
-    match player.report.unexplained.len() {
-        0 => Ok(()),
-        count => bail!("{count} predictions differed from the engine's reports"),
-    }
+    let unexplained = player.report.unexplained.len();
+    ensure!(unexplained == 0, "{unexplained} predictions differed from the engine's reports");
+    Ok(())
 }
 
 struct Player<'a> {
@@ -92,7 +91,8 @@ impl Player<'_> {
         let bar = progress(self.recording.messages().count(), "messages");
         let mut own_messages: Vec<&RecordedMessage> = Vec::new();
         let mut after_reset = false;
-        for line in &self.recording.lines {
+        // After the last line, the messages that follow the last request are published.
+        for line in self.recording.lines.iter().chain([&RecordedLine::Other]) {
             match line {
                 RecordedLine::Message(message) => {
                     own_messages.push(message);
@@ -108,11 +108,6 @@ impl Player<'_> {
                 self.publish(message)?;
                 bar.inc(1);
             }
-        }
-        for message in own_messages {
-            pace.wait_for(message.at_ms)?;
-            self.publish(message)?;
-            bar.inc(1);
         }
         if let Some(service) = self.service {
             service.catch_up(&self.published)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use flash_indexer_api::{ModelScope, RegisterRequest, TokenQuery};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
@@ -123,13 +123,11 @@ impl Service {
                 }
             }
             let Some((rank, wanted)) = behind.first_key_value() else { return Ok(()) };
-            if start.elapsed() > CATCH_UP_DEADLINE {
-                bail!(
-                    "the service did not apply message {wanted} of instance {} rank {} within {CATCH_UP_DEADLINE:?}; see GET /workers",
-                    rank.instance,
-                    rank.dp_rank
-                );
-            }
+            let EngineRank { instance, dp_rank } = rank;
+            ensure!(
+                start.elapsed() <= CATCH_UP_DEADLINE,
+                "the service did not apply message {wanted} of instance {instance} rank {dp_rank} within {CATCH_UP_DEADLINE:?}; see GET /workers"
+            );
             std::thread::sleep(POLL_INTERVAL);
         }
     }

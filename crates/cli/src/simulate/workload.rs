@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use flash_indexer_commands::output::{percent, progress};
 use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
@@ -12,7 +12,7 @@ use flash_indexer_sim::{EngineOptions, Publisher, ReplayFraming, Request, Simula
 use flash_indexer_wire::Encoding;
 
 use super::service::{EngineRank, Service};
-use super::{Pace, SimulateArguments, TOPIC};
+use super::{EncodingName, Pace, SimulateArguments, TOPIC};
 use crate::stop::StopFlag;
 
 /// Default number of synthetic requests.
@@ -102,17 +102,15 @@ fn serve(
     bar.finish_and_clear();
     totals.print(start.elapsed().as_secs_f64(), arguments.verify);
     arguments.stay(stop);
-    if !totals.differences.is_empty() {
-        bail!("{} predictions differed from the engines' caches", totals.differences.len());
-    }
+    let different = totals.differences.len();
+    ensure!(different == 0, "{different} predictions differed from the engines' caches");
     Ok(())
 }
 
 fn start_engines(arguments: &SimulateArguments, block_size: BlockSize) -> Result<Vec<Engine>> {
-    let encoding = arguments.encoding.encoding();
-    let framing = match encoding {
-        Encoding::Map => ReplayFraming::WithTopic,
-        Encoding::Array => ReplayFraming::WithoutTopic,
+    let (encoding, framing) = match arguments.encoding {
+        EncodingName::Map => (Encoding::Map, ReplayFraming::WithTopic),
+        EncodingName::Array => (Encoding::Array, ReplayFraming::WithoutTopic),
     };
     let engine = |number: u16| {
         Ok(Engine {

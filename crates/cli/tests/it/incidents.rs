@@ -112,8 +112,8 @@ impl Engine {
 
     /// A publisher that can replay every batch of the epoch.
     fn publisher(&self, options: PublisherOptions) -> Publisher {
-        let history = (0..).zip(self.batches.iter().cloned());
-        Publisher::bind_with_history(options, history).expect("the ports are free")
+        let history = (0..).zip(self.batches.iter().cloned()).collect();
+        Publisher::bind(PublisherOptions { history, ..options }).expect("the ports are free")
     }
 }
 

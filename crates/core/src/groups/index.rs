@@ -7,11 +7,11 @@ use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::blocks::{GroupPart, GroupReading};
-use super::partial::PartialRanks;
 use super::rank::RankGroups;
 use super::{ClearScope, Cut, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use crate::cursor::PrefixCursor;
 use crate::hashing::sequence_hashes;
+use crate::partial_ranks::PartialRanks;
 use crate::{
     AppliedChanges, BlockEvent, DeepestMatches, Follower, HeldBlock, HeldReading, LocalHash, MatchScores, MemoryLimit,
     PerTier, RankMatch, RankOrder, RankSize, ReadingProgress, SequenceHash, SharedIndex, Tier, WorkerId, WorkerRank,
@@ -104,7 +104,7 @@ impl GroupedIndex {
     /// out, and has evicted or refused others ([`MemoryLimit`]). None if there is neither a memory limit nor such a rank.
     #[must_use]
     pub fn partial_ranks(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
-        match (self.memory_limit().map(|limit| limit.partial_ranks), self.partial.ranks()) {
+        match (self.memory_limit().map(|limit| limit.partial_ranks), self.partial.load_any()) {
             (Some(evicted), Some(omitted)) => Some(Arc::new(evicted.union(&omitted).copied().collect())),
             (evicted, omitted) => evicted.or(omitted),
         }
@@ -436,10 +436,6 @@ impl SharedIndex for GroupedIndex {
 
     fn abandon(&self) {
         self.plain.abandon();
-    }
-
-    fn dump(&self, rank: WorkerRank) -> Vec<BlockEvent> {
-        self.plain.dump(rank)
     }
 
     fn remove_worker(&self, worker: WorkerId) {

@@ -24,7 +24,6 @@ mod cut;
 mod held_prefixes;
 mod index;
 mod links;
-mod partial;
 mod rank;
 mod size;
 

@@ -143,15 +143,6 @@ impl Placement for SecondaryPlacement<'_> {
             self.held.set(position, TierMask::default());
         }
     }
-
-    fn below(
-        &self,
-        _: &Option<SequencePrefix>,
-        sequence: SequenceHash,
-        lookup: &Lookup<Option<SequencePrefix>>,
-    ) -> Vec<(Option<SequencePrefix>, SequenceHash)> {
-        lookup.placed_below(sequence)
-    }
 }
 
 /// Lookups of one query: each prefix is looked up at most once, from the end.

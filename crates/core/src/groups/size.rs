@@ -57,11 +57,8 @@ impl GroupBlockSize {
 
     /// The same as a block size.
     #[must_use]
-    pub const fn block_size(self, registered: BlockSize) -> BlockSize {
-        match BlockSize::new(self.tokens(registered)) {
-            Some(size) => size,
-            // Sizes of another registered size.
-            None => registered,
-        }
+    pub fn block_size(self, registered: BlockSize) -> BlockSize {
+        // None for a size of another registered size.
+        BlockSize::new(self.tokens(registered)).unwrap_or(registered)
     }
 }

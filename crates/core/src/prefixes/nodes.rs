@@ -1,9 +1,12 @@
 //! Tree of a rank's blocks, each with the slowest tier needed for its whole prefix.
 
-use crate::keyed::KeyedMap;
+use std::collections::hash_map::Entry;
+
+use smallvec::SmallVec;
 
 use super::Prefix;
 use crate::hashing::next_sequence_hash;
+use crate::keyed::KeyedMap;
 use crate::rank_blocks::{Lookup, Placement, Tiers};
 use crate::{LocalHash, SequenceHash, Tier};
 
@@ -28,20 +31,7 @@ struct Node {
 }
 
 /// The nodes of one prefix: nearly always one; several if the rank has several sequence hashes for it.
-#[derive(Debug)]
-enum NodesAtPrefix {
-    One(u32),
-    Twins(Vec<u32>),
-}
-
-impl NodesAtPrefix {
-    fn as_slice(&self) -> &[u32] {
-        match self {
-            Self::One(node) => std::slice::from_ref(node),
-            Self::Twins(nodes) => nodes,
-        }
-    }
-}
+type NodesAtPrefix = SmallVec<[u32; 1]>;
 
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
@@ -57,13 +47,13 @@ impl Nodes {
     }
 
     pub(super) fn slowest_tier(&self, prefix: SequenceHash) -> Option<Tier> {
-        let levels = self.by_prefix.get(&prefix)?.as_slice().iter().map(|&at| self.level(Some(at)));
+        let levels = self.by_prefix.get(&prefix)?.iter().map(|&at| self.level(Some(at)));
         Tier::ALL.get(levels.min()?).copied()
     }
 
     pub(super) fn held(&self) -> impl Iterator<Item = Prefix> {
-        let held = |at_prefix: &&NodesAtPrefix| at_prefix.as_slice().iter().any(|&at| self.level(Some(at)) < NOT_HELD);
-        self.by_prefix.values().filter(held).map(|at_prefix| self.node(at_prefix.as_slice()[0]).prefix)
+        let held = |at_prefix: &&NodesAtPrefix| at_prefix.iter().any(|&at| self.level(Some(at)) < NOT_HELD);
+        self.by_prefix.values().filter(held).map(|at_prefix| self.node(at_prefix[0]).prefix)
     }
 
     fn node(&self, at: u32) -> &Node {
@@ -108,14 +98,7 @@ impl Nodes {
                 self.node_mut(next).previous = Some(at);
             }
         }
-        match self.by_prefix.get_mut(&hash) {
-            None => drop(self.by_prefix.insert(hash, NodesAtPrefix::One(at))),
-            Some(NodesAtPrefix::Twins(twins)) => twins.push(at),
-            Some(at_prefix) => {
-                let NodesAtPrefix::One(twin) = *at_prefix else { return at };
-                *at_prefix = NodesAtPrefix::Twins(vec![twin, at]);
-            }
-        }
+        self.by_prefix.entry(hash).or_default().push(at);
         at
     }
 
@@ -130,9 +113,11 @@ impl Nodes {
         if let Some(next) = next {
             self.node_mut(next).previous = previous;
         }
-        match self.by_prefix.get_mut(&prefix.hash) {
-            Some(NodesAtPrefix::Twins(twins)) if twins.len() > 1 => twins.retain(|&twin| twin != at),
-            _ => drop(self.by_prefix.remove(&prefix.hash)),
+        if let Entry::Occupied(mut twins) = self.by_prefix.entry(prefix.hash) {
+            twins.get_mut().retain(|twin| *twin != at);
+            if twins.get().is_empty() {
+                twins.remove();
+            }
         }
         self.free.push(at);
     }

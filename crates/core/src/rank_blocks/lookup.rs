@@ -93,10 +93,8 @@ impl<P: Clone> Lookup<P> {
         .collect()
     }
 
-    /// Blocks that are placed below a block, parents before children, for designs whose slots do not lead
-    /// to those below them. One pass over all blocks of the rank.
-    #[must_use]
-    pub fn placed_below(&self, sequence: SequenceHash) -> Vec<(P, SequenceHash)> {
+    /// Blocks that are placed below a block, parents before children. One pass over all blocks of the rank.
+    pub(super) fn placed_below(&self, sequence: SequenceHash) -> Vec<(P, SequenceHash)> {
         let mut followers: KeyedMap<SequenceHash, Vec<(&P, SequenceHash)>> = KeyedMap::default();
         for (&name, entry) in &self.entries {
             if let (Some(parent), Some(place)) = (entry.parent, entry.place()) {

@@ -93,11 +93,14 @@ pub trait Placement {
     /// Records that the rank has no sequence hash for the slot any more; the slot may still be held in some tiers.
     fn leave(&mut self, slot: &Self::Slot);
 
-    /// Slots and sequence hashes of all blocks that the rank has placed below a block, parents before children.
+    /// Slots and sequence hashes of all blocks that the rank has placed below a block, parents before children. Visits every
+    /// block that the rank has named, for designs whose slots do not lead to those below them.
     fn below(
         &self,
-        slot: &Self::Slot,
+        _slot: &Self::Slot,
         sequence: SequenceHash,
         names: &Lookup<Self::Slot>,
-    ) -> Vec<(Self::Slot, SequenceHash)>;
+    ) -> Vec<(Self::Slot, SequenceHash)> {
+        names.placed_below(sequence)
+    }
 }

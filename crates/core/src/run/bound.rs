@@ -1,13 +1,10 @@
 //! Limit, counters and callback of an index with a memory limit.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use arc_swap::ArcSwap;
-use rustc_hash::FxHashSet;
-
-use crate::{MemoryLimit, SequenceHash, Tier, WorkerId, WorkerRank};
+use crate::partial_ranks::PartialRanks;
+use crate::{MemoryLimit, SequenceHash, Tier, WorkerRank};
 
 /// Smallest memory limit of a bounded index, in bytes. Below it, fixed tables would be most of the index.
 pub const INDEX_BYTES_MIN: usize = 1 << 20;
@@ -29,7 +26,8 @@ pub(super) struct BoundCounters {
     pub(super) bytes_highest: AtomicUsize,
     pub(super) evicted: AtomicUsize,
     pub(super) refused: AtomicUsize,
-    pub(super) partial: ArcSwap<FxHashSet<WorkerRank>>,
+    /// Ranks that hold blocks which the index lacks.
+    pub(super) partial: PartialRanks,
 }
 
 impl BoundCounters {
@@ -40,44 +38,12 @@ impl BoundCounters {
             bytes_highest: self.bytes_highest.load(Relaxed),
             evicted_blocks: self.evicted.load(Relaxed) as u64,
             refused_blocks: self.refused.load(Relaxed) as u64,
-            partial_ranks: self.partial.load_full(),
+            partial_ranks: self.partial.load(),
         }
     }
 
     pub(super) fn set_bytes(&self, bytes: usize) {
         self.bytes.store(bytes, Relaxed);
         self.bytes_highest.fetch_max(bytes, Relaxed);
-    }
-
-    /// Marks the rank as partial: the index lacks blocks that the rank holds. Copies the set when the rank is new in
-    /// it.
-    pub(super) fn set_partial(&self, rank: WorkerRank) {
-        self.change_partial(|partial| partial.contains(&rank), |partial| partial.insert(rank));
-    }
-
-    /// Marks the rank as complete: it holds nothing, and so does the index.
-    pub(super) fn set_complete(&self, rank: WorkerRank) {
-        self.change_partial(|partial| !partial.contains(&rank), |partial| partial.remove(&rank));
-    }
-
-    /// Removes the ranks of an unregistered worker.
-    pub(super) fn forget_worker(&self, worker: WorkerId) {
-        let is_whole = |partial: &FxHashSet<WorkerRank>| partial.iter().all(|rank| rank.worker != worker);
-        self.change_partial(is_whole, |partial| {
-            partial.retain(|rank| rank.worker != worker);
-            true
-        });
-    }
-
-    fn change_partial(
-        &self,
-        is_so: impl FnOnce(&FxHashSet<WorkerRank>) -> bool,
-        change: impl FnOnce(&mut FxHashSet<WorkerRank>) -> bool,
-    ) {
-        if !is_so(&self.partial.load()) {
-            let mut partial = FxHashSet::clone(&self.partial.load());
-            change(&mut partial);
-            self.partial.store(Arc::new(partial));
-        }
     }
 }

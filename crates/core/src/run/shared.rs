@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::answers::ResolvedRanks;
-use super::find::find_depths;
+use super::find::{find_depths, until_unchanged};
 use super::prefix::prefix;
 use super::published::Published;
 use super::scratch::Scratch;
@@ -25,6 +25,21 @@ const MATCHES_PER_LOCK: usize = 64;
 thread_local! {
     /// Buffers that the queries of a thread reuse.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+impl RunIndex {
+    /// Answers a query from its depths by holder. The answer of an abandoned index is empty.
+    fn answer<T: Default>(&self, query: &[LocalHash], convert: impl Fn(&ResolvedRanks, &mut Scratch) -> T) -> T {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let found = self.with_ranks(|published, resolved| {
+                find_depths(published, query, scratch)?;
+                Ok(convert(resolved, scratch))
+            });
+            let Some(found) = found else { return T::default() };
+            self.record_use(scratch);
+            found
+        })
+    }
 }
 
 impl SharedIndex for RunIndex {
@@ -52,28 +67,12 @@ impl SharedIndex for RunIndex {
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
-        SCRATCH.with_borrow_mut(|scratch| {
-            let found = self.with_ranks(|published, resolved| {
-                find_depths(published, query, scratch)?;
-                Ok(resolved.scores(scratch))
-            });
-            let Some(found) = found else { return MatchScores::default() };
-            self.record_use(scratch);
-            found
-        })
+        self.answer(query, ResolvedRanks::scores)
     }
 
     /// Merges the holders as `find` does, and then compares a match only if it is as deep as those selected before.
     fn find_deepest(&self, query: &[LocalHash], count: usize, order: &Arc<RankOrder>) -> DeepestMatches {
-        SCRATCH.with_borrow_mut(|scratch| {
-            let found = self.with_ranks(|published, resolved| {
-                find_depths(published, query, scratch)?;
-                Ok(resolved.deepest(scratch, count, &self.resolved_order(resolved, order)))
-            });
-            let Some(found) = found else { return DeepestMatches::default() };
-            self.record_use(scratch);
-            found
-        })
+        self.answer(query, |resolved, scratch| resolved.deepest(scratch, count, &self.resolved_order(resolved, order)))
     }
 
     /// Finds every prefix that one rank holds completely, unless it consists of more than 65,536 runs. Costs its blocks.
@@ -138,20 +137,21 @@ impl SharedIndex for RunIndex {
         self.with_ranks(size).unwrap_or_default()
     }
 
+    /// The ranks are those of one moment; the sizes are from about that moment.
     fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
-        self.published.load().ranks.sizes()
+        let published = self.published.load();
+        let ranks = &published.ranks;
+        let sizes = || Ok(ranks.in_use().map(|(rank, slot)| (rank, ranks.size_of(slot))).collect());
+        until_unchanged(&published, sizes).map(|(sizes, _)| sizes).unwrap_or_default()
     }
 
     fn remove_worker(&self, worker: WorkerId) {
-        for rank in self.ranks() {
-            if rank.worker == worker {
-                self.clear_rank(rank);
-            }
-        }
+        let ranks = self.ranks().into_iter().filter(|rank| rank.worker == worker);
+        ranks.for_each(|rank| self.clear_rank(rank));
         self.writer.lock().forget_late_refusals(worker);
         // Some ranks of the worker may be partial although the index holds none of their blocks.
         if let Some(bound) = &self.bound {
-            bound.counters.forget_worker(worker);
+            bound.counters.partial.remove_worker(worker);
         }
     }
 
@@ -164,7 +164,7 @@ impl SharedIndex for RunIndex {
     /// Returns the figure from before the change while one is under way: it never blocks on the writer.
     fn memory_bytes(&self) -> Option<usize> {
         if let Some(writer) = self.writer.try_lock() {
-            self.bytes_taken.store(writer.bytes_taken(), Relaxed);
+            self.bytes_taken.store(writer.memory().bytes_taken, Relaxed);
         }
         Some(self.bytes_taken.load(Relaxed))
     }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Weak};
 
 use flash_indexer_core::keyed::KeyedMap;
-use flash_indexer_core::rank_blocks::{Lookup, Placement, Tiers};
+use flash_indexer_core::rank_blocks::{Placement, Tiers};
 use flash_indexer_core::{LocalHash, SequenceHash, Tier};
 use parking_lot::RwLock;
 
@@ -195,7 +195,7 @@ impl Node {
     }
 }
 
-/// The placement of one rank's blocks in the tree.
+/// The placement of one rank's blocks in the tree. Nodes do not store the names of their holders.
 pub(super) struct RankNodes<'t> {
     pub(super) root: &'t Arc<Node>,
     pub(super) slot: u32,
@@ -222,15 +222,5 @@ impl Placement for RankNodes<'_> {
 
     fn leave(&mut self, node: &Arc<Node>) {
         node.leave(self.slot);
-    }
-
-    /// Visits every block that the rank has named, because nodes do not store the names of their holders.
-    fn below(
-        &self,
-        _: &Arc<Node>,
-        sequence: SequenceHash,
-        names: &Lookup<Arc<Node>>,
-    ) -> Vec<(Arc<Node>, SequenceHash)> {
-        names.placed_below(sequence)
     }
 }

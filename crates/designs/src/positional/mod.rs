@@ -134,7 +134,7 @@ impl ScannedRanks {
         for tier in Tier::ALL {
             set_member(&mut self.with_gaps[tier], slot, obstacles.may_have_gaps(tier));
         }
-        set_member(&mut self.with_twins, slot, obstacles.has_twins());
+        set_member(&mut self.with_twins, slot, obstacles.has_twins);
     }
 
     /// Removes the scanned ranks from `active`. Returns the ranks with gaps, and the slots of the ranks with twins.
@@ -180,7 +180,7 @@ impl SharedIndex for Positional {
         if let Some(mut active) = search.start() {
             let (with_gaps, with_twins) = self.scanned_ranks.read().split_off(&mut active);
             search.jump(active, self.options, &mut depths);
-            search.scan_all(with_gaps, &mut depths);
+            search.scan(with_gaps, 1, query.len(), &mut depths);
             for slot in with_twins {
                 depths.record_rank(slot, twins::depths_with_twins(&mut search, slot));
             }

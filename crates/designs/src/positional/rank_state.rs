@@ -21,7 +21,7 @@ pub(super) struct RankState {
 pub(super) struct JumpObstacles {
     /// Bit *t* is set if, in tier *t* and the faster tiers together, a held block can have a missing block before it.
     gaps: u8,
-    has_twins: bool,
+    pub(super) has_twins: bool,
 }
 
 impl JumpObstacles {
@@ -43,9 +43,5 @@ impl JumpObstacles {
 
     pub(super) fn may_have_gaps(self, tier: Tier) -> bool {
         self.gaps & (1 << tier as u8) != 0
-    }
-
-    pub(super) fn has_twins(self) -> bool {
-        self.has_twins
     }
 }

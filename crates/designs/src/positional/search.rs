@@ -11,7 +11,7 @@ use crate::active_ranks::{ActiveRanks, Depths};
 /// A query and its prefix hashes, computed as they are needed.
 pub(super) struct Search<'q> {
     table: &'q Table,
-    query: &'q [LocalHash],
+    pub(super) query: &'q [LocalHash],
     /// Prefix hashes of the query's first blocks.
     prefixes: Vec<SequenceHash>,
 }
@@ -19,10 +19,6 @@ pub(super) struct Search<'q> {
 impl<'q> Search<'q> {
     pub(super) fn new(table: &'q Table, query: &'q [LocalHash]) -> Self {
         Self { table, query, prefixes: Vec::new() }
-    }
-
-    pub(super) fn query(&self) -> &'q [LocalHash] {
-        self.query
     }
 
     /// The ranks that hold the first block, under any of their names.
@@ -58,13 +54,8 @@ impl<'q> Search<'q> {
         depths.record(&active, self.query.len());
     }
 
-    /// Records the depths of ranks that hold the first block, by a scan of every block.
-    pub(super) fn scan_all(&mut self, active: ActiveRanks, depths: &mut Depths) {
-        self.scan(active, 1, self.query.len(), depths);
-    }
-
     /// Records the depths of ranks that match up to `from` blocks at least and `to` blocks at most, by a linear scan.
-    fn scan(&mut self, mut active: ActiveRanks, from: usize, to: usize, depths: &mut Depths) {
+    pub(super) fn scan(&mut self, mut active: ActiveRanks, from: usize, to: usize, depths: &mut Depths) {
         for position in from..to {
             if active.is_empty() {
                 return;

@@ -4,7 +4,7 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry as Slot;
 use flash_indexer_core::hashing::next_sequence_hash;
 use flash_indexer_core::keyed::KeyedState;
-use flash_indexer_core::rank_blocks::{Lookup, Placement, Tiers};
+use flash_indexer_core::rank_blocks::{Placement, Tiers};
 use flash_indexer_core::{LocalHash, SequenceHash, Tier};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -95,7 +95,7 @@ fn twin_prefix(prefix: SequenceHash, name: SequenceHash) -> SequenceHash {
     SequenceHash(xxh3_64(&bytes))
 }
 
-/// The placement of one rank's blocks in the table.
+/// The placement of one rank's blocks in the table. An entry does not link to the entries after it.
 pub(super) struct RankEntries<'t> {
     pub(super) table: &'t Table,
     pub(super) slot: u32,
@@ -127,15 +127,5 @@ impl Placement for RankEntries<'_> {
     fn leave(&mut self, &address: &BlockAddress) {
         self.table.leave(address, self.slot);
         *self.twins -= usize::from(address.is_twin);
-    }
-
-    /// Visits every block that the rank has named, because an entry does not link to the entries after it.
-    fn below(
-        &self,
-        _: &BlockAddress,
-        sequence: SequenceHash,
-        names: &Lookup<BlockAddress>,
-    ) -> Vec<(BlockAddress, SequenceHash)> {
-        names.placed_below(sequence)
     }
 }

@@ -17,7 +17,7 @@ struct PrefixName {
 pub(super) fn depths_with_twins(search: &mut Search<'_>, slot: u32) -> PerTier<u32> {
     let mut depths = PerTier::default();
     let mut names: Vec<PrefixName> = Vec::new();
-    for (position, &local) in search.query().iter().enumerate() {
+    for (position, &local) in search.query.iter().enumerate() {
         let parents = match position {
             0 => vec![(None, 0)],
             _ => names.iter().map(|name| (Some(name.prefix), name.fastest)).collect(),

@@ -11,6 +11,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, http::Response};
 
 use super::pod_list::Pod;
+use crate::template::url_host;
 
 /// Pods in one page of a list.
 const PAGE_PODS: &str = "500";
@@ -78,7 +79,7 @@ impl Access {
             std::env::var(name).map_err(|_| io::Error::other(format!("{name} is not set; every pod has it")))
         };
         let (host, port) = (variable("KUBERNETES_SERVICE_HOST")?, variable("KUBERNETES_SERVICE_PORT")?);
-        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let host = url_host(&host);
         let pem = fs::read(account.join("ca.crt"))?;
         let roots = parse_pem(&pem).filter_map(|item| match item {
             Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -97,20 +98,17 @@ pub(super) enum WatchEvent {
     Bookmark(String),
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct PodList {
-    #[serde(default)]
     metadata: ListMetadata,
-    #[serde(default)]
     items: Vec<Pod>,
 }
 
 #[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 struct ListMetadata {
-    #[serde(default)]
     resource_version: String,
-    #[serde(default)]
     r#continue: String,
 }
 
@@ -122,10 +120,9 @@ struct RawEvent {
 
 /// Status object of a failed request.
 #[derive(Default, Deserialize)]
+#[serde(default)]
 struct Status {
-    #[serde(default)]
     code: u16,
-    #[serde(default)]
     message: String,
 }
 

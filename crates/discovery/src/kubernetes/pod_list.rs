@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
-use std::sync::Arc;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_types::names::shorten;
@@ -13,33 +12,27 @@ use serde::de::IntoDeserializer;
 use super::KubernetesNamespace;
 use crate::reconcile::Targets;
 use crate::report::DiscoveredTargets;
-use crate::template::{EngineTemplate, EngineTraits};
+use crate::template::{EngineTemplate, EngineTraits, url_host};
 
 /// Prefix of the annotations and labels that describe an engine.
 const PREFIX: &str = "flash-indexer/";
 
 /// A pod, with the fields that discovery needs.
 #[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
 pub(super) struct Pod {
-    #[serde(default)]
     metadata: Metadata,
-    #[serde(default)]
     status: PodStatus,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(default, rename_all = "camelCase")]
 struct Metadata {
-    #[serde(default)]
     name: String,
-    #[serde(default)]
     namespace: String,
-    #[serde(default)]
     resource_version: String,
     deletion_timestamp: Option<String>,
-    #[serde(default)]
     labels: Option<BTreeMap<String, String>>,
-    #[serde(default)]
     annotations: Option<BTreeMap<String, String>>,
 }
 
@@ -48,7 +41,6 @@ struct Metadata {
 struct PodStatus {
     #[serde(rename = "podIP")]
     pod_ip: Option<String>,
-    #[serde(default)]
     conditions: Option<Vec<Condition>>,
 }
 
@@ -84,43 +76,39 @@ impl Pod {
     }
 
     fn traits(&self) -> Result<EngineTraits, String> {
+        let block_size = self.number("block-size")?;
+        let block_size =
+            block_size.map(|tokens| BlockSize::new(tokens).ok_or("flash-indexer/block-size must be at least 1"));
         Ok(EngineTraits {
             model_name: self.annotation("model-name").map(str::to_owned),
             tenant_id: self.annotation("tenant-id").map(str::to_owned),
-            block_size: match self.number("block-size")? {
-                None => None,
-                Some(tokens) => Some(BlockSize::new(tokens).ok_or("flash-indexer/block-size must be at least 1")?),
-            },
+            block_size: block_size.transpose()?,
             port: self.number("port")?,
             replay_port: self.number("replay-port")?,
             data_parallel_size: self.number("data-parallel-size")?,
             lora_name: self.annotation("lora-name").map(str::to_owned),
             engine: self.keyword("engine")?,
             removal: self.keyword::<RemovalMeaning>("removal")?,
-            extra_keys: self.flag("extra-keys")?,
+            extra_keys: self.parsed("extra-keys", "true or false")?,
+            ..EngineTraits::default()
         })
     }
 
-    fn flag(&self, key: &str) -> Result<Option<bool>, String> {
-        let parse =
-            |text: &str| text.parse().map_err(|_| format!("{PREFIX}{key} cannot be {text:?}: give true or false"));
+    fn number<T: FromStr>(&self, key: &str) -> Result<Option<T>, String> {
+        self.parsed(key, "a number")
+    }
+
+    fn parsed<T: FromStr>(&self, key: &str, form: &str) -> Result<Option<T>, String> {
+        let parse = |text: &str| text.parse().map_err(|_| format!("{PREFIX}{key} cannot be {text:?}: give {form}"));
         self.annotation(key).map(parse).transpose()
     }
 
-    fn number<T: FromStr>(&self, key: &str) -> Result<Option<T>, String> {
-        let annotation = self.annotation(key);
-        let parsed =
-            annotation.map(|text| text.parse().map_err(|_| format!("{PREFIX}{key} cannot be {text:?}: give a number")));
-        parsed.transpose()
-    }
-
     fn keyword<'de, T: Deserialize<'de>>(&'de self, key: &str) -> Result<Option<T>, String> {
-        let annotation = self.annotation(key);
-        let parsed = annotation.map(|text| {
+        let parse = |text: &'de str| {
             let text: serde::de::value::StrDeserializer<'de, serde::de::value::Error> = text.into_deserializer();
             T::deserialize(text).map_err(|error| format!("{PREFIX}{key}: {error}"))
-        });
-        parsed.transpose()
+        };
+        self.annotation(key).map(parse).transpose()
     }
 }
 
@@ -185,13 +173,11 @@ impl PodSet {
     pub(super) fn found(&mut self) -> DiscoveredTargets {
         let pods = &self.pods;
         let found = self.found.get_or_insert_with(|| {
-            let targets = pods.values().flat_map(|pod_targets| pod_targets.targets.clone()).collect();
-            DiscoveredTargets::new(
-                targets,
-                pods.values().filter_map(|pod_targets| pod_targets.problem.clone()).collect(),
-            )
+            let targets = pods.values().flat_map(|pod_targets| pod_targets.targets.clone());
+            let problems = pods.values().filter_map(|pod_targets| pod_targets.problem.clone());
+            DiscoveredTargets::new(targets.collect(), problems.collect())
         });
-        DiscoveredTargets { targets: Arc::clone(&found.targets), problems: Arc::clone(&found.problems) }
+        found.clone()
     }
 
     fn targets(&self, pod: &Pod, address: &str) -> Result<Targets, String> {
@@ -201,9 +187,8 @@ impl PodSet {
             KubernetesNamespace::Own | KubernetesNamespace::Named(_) => InstanceId::parse(name),
         };
         let instance = instance.map_err(|error| error.to_string())?;
-        let host = if address.contains(':') { format!("[{address}]") } else { address.to_owned() };
         let mut targets = Targets::new();
-        let added = self.template.add_ranks(&mut targets, &instance, &host, &pod.traits()?);
+        let added = self.template.add_ranks(&mut targets, &instance, &url_host(address), &pod.traits()?);
         added.map_err(|error| error.to_string()).map(|()| targets)
     }
 }

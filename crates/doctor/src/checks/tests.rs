@@ -75,9 +75,9 @@ fn faults(change: impl FnOnce(&mut Observation)) -> Vec<(&'static str, Verdict)>
     let mut observation = healthy();
     change(&mut observation);
     let findings = check_stream(&observation);
-    assert!(findings.iter().all(|finding| (finding.verdict == Verdict::Ok) == finding.fix.is_none()));
-    let faults = findings.iter().filter(|finding| finding.verdict != Verdict::Ok);
-    faults.map(|finding| (finding.check, finding.verdict)).collect()
+    assert!(findings.iter().all(|Finding { outcome, .. }| (outcome.verdict == Verdict::Ok) == outcome.fix.is_none()));
+    let faults = findings.iter().filter(|finding| finding.outcome.verdict != Verdict::Ok);
+    faults.map(|finding| (finding.check, finding.outcome.verdict)).collect()
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn an_unreachable_engine_is_one_problem_and_a_warning_if_only_doctor_cannot_reac
 fn fix(change: impl FnOnce(&mut Observation)) -> String {
     let mut observation = healthy();
     change(&mut observation);
-    let mut fixes = check_stream(&observation).into_iter().filter_map(|finding| finding.fix);
+    let mut fixes = check_stream(&observation).into_iter().filter_map(|finding| finding.outcome.fix);
     let fix = fixes.next().expect("a fault");
     assert_eq!(fixes.next(), None, "one fault");
     fix

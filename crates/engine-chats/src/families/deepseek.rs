@@ -5,7 +5,7 @@ use chat_template::Json;
 use super::variables::{tools_of, variable};
 use crate::chat::PreparedChat;
 use crate::error::PrepareError;
-use crate::message::items;
+use crate::message::{items, text_of};
 
 /// Names of the encoders' own parameters. The engine fails if variables of a chat have them.
 const PARAMETERS: [&str; 3] = ["self", "messages", "conversation"];
@@ -44,7 +44,7 @@ pub(super) fn tools_section(around: &str, tools: &[Json]) -> Result<String, Prep
 /// A tool call with its arguments one by one. A prefix precedes the names of its tags.
 pub(super) fn call_block(call: &Json, prefix: &str) -> String {
     let function = call.get("function").unwrap_or_else(Json::null);
-    let name = function.get("name").and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default();
+    let name = text_of(&function, "name").unwrap_or_default();
     let arguments = function.get("arguments").and_then(|arguments| arguments.entries()).unwrap_or_default();
     let parameters = arguments.iter().map(|(key, value)| {
         let (is_text, value) = match value.as_str() {

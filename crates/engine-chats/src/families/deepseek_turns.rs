@@ -1,6 +1,7 @@
 //! Conversations of DeepSeek-V4 and DeepSeek-V4.1, where results of tools are parts of a user's message.
 
 use std::collections::HashMap;
+use std::mem;
 
 use chat_template::Json;
 
@@ -9,7 +10,7 @@ use super::variables::variable;
 use crate::chat::PreparedChat;
 use crate::error::PrepareError;
 use crate::media::MediaCut;
-use crate::message::{given, items};
+use crate::message::{given, items, text_of};
 
 /// Text that the encoders write for an image. The engine puts the image's tokens in its place.
 pub(super) const IMAGE: &str = "<｜deepseek_image｜>";
@@ -34,6 +35,7 @@ pub(super) struct Dialect {
 
 /// Settings from the variables of a chat.
 pub(super) struct Settings {
+    /// Whether the variables ask for thinking. They do by default.
     pub(super) thinks: bool,
     /// Whether reasoning before the last message of a user is dropped, if no message has tools.
     drops: bool,
@@ -42,16 +44,12 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn of(prepared: &PreparedChat, thinks: bool) -> Self {
+    pub(super) fn of(prepared: &PreparedChat) -> Self {
+        let switches = ["thinking", "enable_thinking"].map(|name| variable(prepared, name));
+        let thinks = switches.iter().all(Option::is_none) || switches.iter().flatten().any(Json::is_true);
         let drops = variable(prepared, "drop_thinking").is_none_or(|drops| drops.is_true());
         Self { thinks, drops, preamble: String::new() }
     }
-}
-
-/// Whether a chat's variables ask for thinking. They do by default.
-pub(super) fn thinks(prepared: &PreparedChat) -> bool {
-    let switches = ["thinking", "enable_thinking"].map(|name| variable(prepared, name));
-    switches.iter().all(Option::is_none) || switches.iter().flatten().any(Json::is_true)
 }
 
 /// Writes the prompt of messages. Tools belong to the first system message.
@@ -129,7 +127,7 @@ enum Block {
 fn merged(given_messages: &[Json], tools: &[Json]) -> Result<Vec<Message>, PrepareError> {
     let mut messages: Vec<Message> = Vec::new();
     for json in given_messages {
-        let text = |key: &str| given(json, key).and_then(|value| value.as_str().map(str::to_owned));
+        let text = |key: &str| text_of(json, key);
         let role = text("role").unwrap_or_default();
         let (role, block) = match role.as_str() {
             "tool" => {
@@ -185,8 +183,8 @@ fn merged(given_messages: &[Json], tools: &[Json]) -> Result<Vec<Message>, Prepa
 fn flat_text(json: &Json) -> Result<String, PrepareError> {
     let Some(content) = given(json, "content") else { return Ok(String::new()) };
     let Some(parts) = items(&content) else { return Ok(content.as_str().unwrap_or_default().to_owned()) };
-    let text = |part: &Json| match part.get("type").as_ref().and_then(Json::as_str) {
-        Some("text") => Ok(part.get("text").and_then(|text| text.as_str().map(str::to_owned)).unwrap_or_default()),
+    let text = |part: &Json| match text_of(part, "type").as_deref() {
+        Some("text") => Ok(text_of(part, "text").unwrap_or_default()),
         Some("image") => Ok(IMAGE.to_owned()),
         kind => Err(PrepareError::rejected(format!("a content part of type {kind:?} is unknown to the model"))),
     };
@@ -196,12 +194,9 @@ fn flat_text(json: &Json) -> Result<String, PrepareError> {
 fn result_text(json: &Json) -> String {
     let Some(content) = given(json, "content") else { return String::new() };
     let Some(parts) = items(&content) else { return content.as_str().unwrap_or_default().to_owned() };
-    let text = |part: &Json| {
-        let text_of = |key: &str| part.get(key).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default();
-        match text_of("type").as_str() {
-            "text" => text_of("text"),
-            kind => format!("[Unsupported {kind}]"),
-        }
+    let text = |part: &Json| match text_of(part, "type").unwrap_or_default().as_str() {
+        "text" => text_of(part, "text").unwrap_or_default(),
+        kind => format!("[Unsupported {kind}]"),
     };
     parts.iter().map(text).collect::<Vec<_>>().join("\n\n")
 }
@@ -212,9 +207,8 @@ fn sort_results(messages: &mut [Message]) {
     for message in messages {
         if message.role == "assistant" && !message.tool_calls.is_empty() {
             let ids = message.tool_calls.iter().enumerate().filter_map(|(at, call)| {
-                let text = |json: &Json| given(json, "id").and_then(|id| id.as_str().map(str::to_owned));
-                let id = text(call).filter(|id| !id.is_empty());
-                let id = id.or_else(|| call.get("function").and_then(|function| text(&function)));
+                let id = text_of(call, "id").filter(|id| !id.is_empty());
+                let id = id.or_else(|| text_of(&call.get("function")?, "id"));
                 Some((id.filter(|id| !id.is_empty())?, at))
             });
             order = ids.collect();
@@ -222,18 +216,17 @@ fn sort_results(messages: &mut [Message]) {
         if order.is_empty() {
             continue;
         }
-        let is_result = |block: &Block| matches!(block, Block::Result(..));
-        let mut blocks: Vec<Option<Block>> = message.blocks.drain(..).map(Some).collect();
-        let places: Vec<usize> = (0..blocks.len()).filter(|at| blocks[*at].as_ref().is_some_and(is_result)).collect();
-        let mut results: Vec<Block> = places.iter().filter_map(|at| blocks[*at].take()).collect();
+        let results = message.blocks.iter_mut().filter(|block| matches!(block, Block::Result(..)));
+        let mut places: Vec<&mut Block> = results.collect();
+        let taken = places.iter_mut().map(|place| mem::replace(*place, Block::Text(String::new())));
+        let mut results: Vec<Block> = taken.collect();
         results.sort_by_key(|block| match block {
             Block::Result(id, _) => order.get(id).copied().unwrap_or_default(),
             Block::Text(_) => 0,
         });
         for (place, result) in places.into_iter().zip(results) {
-            blocks[place] = Some(result);
+            *place = result;
         }
-        message.blocks = blocks.into_iter().flatten().collect();
     }
 }
 

@@ -6,7 +6,7 @@ use super::deepseek::{call_block, check_variables, counted_tools_of, tools_secti
 use super::variables::variable;
 use crate::chat::PreparedChat;
 use crate::error::PrepareError;
-use crate::message::{given, items, object};
+use crate::message::{given, has_role, items, object, text_of};
 
 /// The section of a prompt that describes tools, around their schemas.
 const TOOLS: &str = include_str!("deepseek_v32_tools.txt");
@@ -18,17 +18,16 @@ pub(super) fn render_of_vllm(prepared: &PreparedChat) -> Result<String, PrepareE
     let thinks =
         ["thinking", "enable_thinking"].iter().any(|name| variable(prepared, name).is_some_and(|it| it.is_true()));
     let messages = &prepared.request.messages;
-    let asks = |last: &Json| last.get("role").is_some_and(|role| role.as_str() == Some("user"));
-    write(messages, &tools, Thinking { is_on: thinks, drops: messages.last().is_some_and(asks) })
+    let drops = messages.last().is_some_and(|last| has_role(last, "user"));
+    write(messages, &tools, Thinking { is_on: thinks, drops })
 }
 
 /// Renders a chat as SGLang does: with a system message at the front that has the tools.
 pub(super) fn render_of_sglang(prepared: &PreparedChat) -> Result<String, PrepareError> {
     let thinks = variable(prepared, "thinking").is_some_and(|thinks| thinks.is_true());
-    let is_system = |message: &Json| message.get("role").is_some_and(|role| role.as_str() == Some("system"));
     let mut messages = prepared.request.messages.iter().map(with_reasoning).collect::<Result<Vec<_>, _>>()?;
-    if !messages.first().is_some_and(is_system) {
-        messages.insert(0, object([("role", "system")].map(|(key, text)| (key, Json::from(text))))?);
+    if !messages.first().is_some_and(|first| has_role(first, "system")) {
+        messages.insert(0, object([("role", "system".into())])?);
     }
     if let (Some(tools), Some(first)) = (&prepared.request.tools, messages.first_mut()) {
         let entries = first.entries().unwrap_or_default().into_iter().filter(|(key, _)| key != "tools");
@@ -123,10 +122,8 @@ impl Message<'_> {
 
 impl<'m> Conversation<'m> {
     fn new(messages: &'m [Json], tools: &'m [Json], thinking: Thinking) -> Result<Self, PrepareError> {
-        let given = messages.iter().map(|json| {
-            let role = json.get("role").and_then(|role| role.as_str().map(str::to_owned)).unwrap_or_default();
-            Message::Given { role, json }
-        });
+        let given =
+            messages.iter().map(|json| Message::Given { role: text_of(json, "role").unwrap_or_default(), json });
         let tools = Some(Message::Tools(tools)).filter(|_| !tools.is_empty());
         let messages: Vec<Message<'_>> = tools.into_iter().chain(given).collect();
         let last_user = messages.iter().rposition(|message| matches!(message.role(), "user" | "developer"));

@@ -1,7 +1,7 @@
 //! Prompts of DeepSeek-V4, which vLLM writes with the encoder of the model's repository.
 
 use super::deepseek::{check_variables, counted_tools_of};
-use super::deepseek_turns::{Dialect, Settings, thinks, write};
+use super::deepseek_turns::{Dialect, Settings, write};
 use super::variables::variable;
 use crate::chat::PreparedChat;
 use crate::error::PrepareError;
@@ -15,7 +15,7 @@ const EFFORT_MAX: &str = include_str!("deepseek_v4_effort_max.txt");
 pub(super) fn render(prepared: &PreparedChat) -> Result<String, PrepareError> {
     check_variables(prepared)?;
     let tools = counted_tools_of(prepared)?;
-    let mut settings = Settings::of(prepared, thinks(prepared));
+    let mut settings = Settings::of(prepared);
     let effort = variable(prepared, "reasoning_effort");
     settings.preamble = match effort.as_ref().map(|effort| effort.as_str()) {
         Some(Some("none")) => {

@@ -3,12 +3,12 @@
 use chat_template::Json;
 
 use super::deepseek::check_variables;
-use super::deepseek_turns::{Dialect, IMAGE, Settings, cut_before_image, thinks, write};
+use super::deepseek_turns::{Dialect, IMAGE, Settings, cut_before_image, write};
 use super::variables::{tools_of, variable};
 use crate::chat::PreparedChat;
 use crate::error::PrepareError;
 use crate::media::{MediaCut, MediaPart};
-use crate::message::{Entries, given, items, object};
+use crate::message::{Entries, given, items, object, text_of};
 use crate::vllm::with_parsed_arguments;
 use crate::vllm_message::{ValidMessage, validate};
 
@@ -24,7 +24,7 @@ const EFFORTS: [(&str, u8); 4] = [("low", 50), ("high", 75), ("xhigh", 75), ("ma
 pub(super) fn render(messages: &[Json], prepared: &PreparedChat) -> Result<(String, Option<MediaCut>), PrepareError> {
     check_variables(prepared)?;
     let tools = tools_of(prepared)?;
-    let mut settings = Settings::of(prepared, thinks(prepared));
+    let mut settings = Settings::of(prepared);
     let effort = match variable(prepared, "reasoning_effort") {
         Some(effort) if effort.as_str() == Some("none") => {
             settings.thinks = false;
@@ -93,14 +93,13 @@ fn content(valid: &ValidMessage<'_>, image: &mut Option<&'static str>) -> Result
     }
     let mut texts = Vec::new();
     for part in &parts {
-        let kind = given(part, "type");
-        let kind = kind.as_ref().and_then(Json::as_str).unwrap_or_default();
+        let kind = text_of(part, "type").unwrap_or_default();
         let wrong = || {
             PrepareError::rejected(format!(
                 "a content part of type {kind:?} is none of DeepSeek-V4.1, which takes texts and images"
             ))
         };
-        match kind {
+        match kind.as_str() {
             "text" | "input_text" | "output_text" => {
                 let text = part.get("text").unwrap_or_else(|| "".into());
                 texts.push(text.as_str().ok_or_else(wrong)?.to_owned());

@@ -6,7 +6,7 @@ use chat_template::Json;
 
 use super::typescript::type_of;
 use crate::error::PrepareError;
-use crate::message::{given, items};
+use crate::message::{given, items, text_of};
 use crate::vllm_message::ValidMessage;
 
 const EFFORTS: [&str; 3] = ["low", "medium", "high"];
@@ -23,29 +23,26 @@ pub(super) struct Harmony {
     pub(super) cuts: Vec<usize>,
 }
 
-/// Inputs of a prompt.
-pub(super) struct Inputs<'j> {
-    pub(super) messages: &'j [ValidMessage<'j>],
-    pub(super) tools: &'j [Json],
-    pub(super) reasoning_effort: Option<&'j Json>,
-    pub(super) date: &'j str,
-}
-
-/// Renders a chat.
-pub(super) fn render(inputs: &Inputs<'_>) -> Result<Harmony, PrepareError> {
-    let effort = match inputs.reasoning_effort.filter(|effort| !effort.is_null()) {
+/// Renders a chat on a date.
+pub(super) fn render(
+    messages: &[ValidMessage<'_>],
+    tools: &[Json],
+    reasoning_effort: Option<&Json>,
+    date: &str,
+) -> Result<Harmony, PrepareError> {
+    let effort = match reasoning_effort.filter(|effort| !effort.is_null()) {
         None => "medium",
         Some(effort) => EFFORTS.into_iter().find(|known| effort.as_str() == Some(known)).ok_or_else(|| {
             PrepareError::rejected(format!("reasoning_effort is unknown to gpt-oss, which has {}", EFFORTS.join(", ")))
         })?,
     };
-    let (instructions, messages) = match inputs.messages.split_first() {
+    let (instructions, messages) = match messages.split_first() {
         Some((first, rest)) if is_instructing(first) => (joined_text(first), rest),
-        _ => (None, inputs.messages),
+        _ => (None, messages),
     };
-    let mut sections = vec![system_section(effort, inputs)];
-    if instructions.as_ref().is_some_and(|it| !it.is_empty()) || !inputs.tools.is_empty() {
-        sections.push(Section::developer(instructions.as_deref(), inputs.tools));
+    let mut sections = vec![system_section(effort, tools, date)];
+    if instructions.as_ref().is_some_and(|it| !it.is_empty()) || !tools.is_empty() {
+        sections.push(Section::developer(instructions.as_deref(), tools));
     }
     let names = names_of_calls(messages)?;
     for message in messages {
@@ -140,9 +137,8 @@ fn has_special_token(text: &str) -> bool {
     text.split("<|").skip(1).any(|rest| rest.split_once("|>").is_some_and(|(name, _)| is_special(name)))
 }
 
-fn system_section(effort: &str, inputs: &Inputs<'_>) -> Section {
-    let date = inputs.date;
-    let calls = match inputs.tools {
+fn system_section(effort: &str, tools: &[Json], date: &str) -> Section {
+    let calls = match tools {
         [] => "",
         _ => "\nCalls to these tools must go to the commentary channel: 'functions'.",
     };
@@ -158,8 +154,7 @@ fn tools_text(tools: &[Json]) -> String {
     let mut lines = vec!["# Tools\n\n## functions\n\nnamespace functions {\n".to_owned()];
     for tool in tools {
         let function = tool.get("function").unwrap_or_else(Json::null);
-        let text =
-            |key: &str| function.get(key).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default();
+        let text = |key: &str| text_of(&function, key).unwrap_or_default();
         lines.extend(text("description").lines().map(|line| format!("// {line}")));
         let parameters = given(&function, "parameters").map(|schema| format!("_: {}", type_of(&schema, "")));
         lines.push(format!("type {} = ({}) => any;\n", text("name"), parameters.unwrap_or_default()));
@@ -176,27 +171,23 @@ fn is_instructing(message: &ValidMessage<'_>) -> bool {
 fn names_of_calls(messages: &[ValidMessage<'_>]) -> Result<HashMap<String, String>, PrepareError> {
     let mut names = HashMap::new();
     for message in messages {
-        if message.message.role != "assistant" && message.message.json.get("tool_calls").is_some_and(|it| it.is_true())
-        {
+        let misplaced = message.message.json.get("tool_calls").filter(|_| message.message.role != "assistant");
+        if misplaced.as_ref().is_some_and(Json::is_true) {
             return Err(PrepareError::Unsupported(
                 "a message besides an assistant's has tool calls; send token_ids".to_owned(),
             ));
         }
-        if message.message.role != "assistant" && message.message.json.get("tool_calls").is_some_and(|it| it.is_null())
-        {
+        if misplaced.is_some_and(|calls| calls.is_null()) {
             return Err(PrepareError::rejected("`tool_calls` of a message besides an assistant's is null"));
         }
-        names.extend(message.tool_calls.iter().flatten().map(|call| (text_of(call, "id"), name_of(call))));
+        let calls = message.tool_calls.iter().flatten();
+        names.extend(calls.map(|call| (text_of(call, "id").unwrap_or_default(), name_of(call))));
     }
     Ok(names)
 }
 
-fn text_of(json: &Json, key: &str) -> String {
-    json.get(key).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
 fn name_of(call: &Json) -> String {
-    call.get("function").map(|function| text_of(&function, "name")).unwrap_or_default()
+    call.get("function").and_then(|function| text_of(&function, "name")).unwrap_or_default()
 }
 
 /// A message of the request in the harmony format.
@@ -208,7 +199,7 @@ fn sections_of(message: &ValidMessage<'_>, names: &HashMap<String, String>) -> R
         }
         "user" => vec![Section { texts: texts(message)?, ..Section::new("user", None, "") }],
         "tool" => {
-            let id = text_of(message.message.json, "tool_call_id");
+            let id = text_of(message.message.json, "tool_call_id").unwrap_or_default();
             let name = names.get(&id).map_or("", String::as_str);
             let text = joined_text(message).unwrap_or_default();
             vec![Section::new(format!("functions.{name}"), Some("commentary to=assistant"), text)]
@@ -236,7 +227,7 @@ fn answer(message: &ValidMessage<'_>) -> Result<Vec<Section>, PrepareError> {
     let preamble = preamble.map(|text| Section::new("assistant", Some("commentary"), text));
     let calls = calls.iter().map(|call| {
         let function = call.get("function").unwrap_or_else(Json::null);
-        Section::call(&name_of(call), text_of(&function, "arguments"))
+        Section::call(&name_of(call), text_of(&function, "arguments").unwrap_or_default())
     });
     Ok(preamble.into_iter().chain(reasoning).chain(calls).collect())
 }
@@ -267,7 +258,7 @@ fn joined_text(message: &ValidMessage<'_>) -> Option<String> {
     let parts = items(&content).filter(|_| message.is_own)?;
     let text = |part: &Json| match part.as_str() {
         Some(text) => Some(text.to_owned()),
-        None => given(part, "text")?.as_str().map(str::to_owned),
+        None => text_of(part, "text"),
     };
     let texts: Vec<String> = parts.iter().filter_map(text).collect();
     (!texts.is_empty()).then(|| texts.concat())

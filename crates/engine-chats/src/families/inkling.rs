@@ -8,7 +8,7 @@ use super::variables::{tools_of, variable};
 use crate::chat::PreparedChat;
 use crate::error::PrepareError;
 use crate::media::{MediaCut, MediaPart};
-use crate::message::{given, items, object};
+use crate::message::{given, items, object, text_of};
 use crate::vllm::with_parsed_arguments;
 use crate::vllm_message::{ValidMessage, validate};
 
@@ -151,11 +151,11 @@ impl Writer {
         let role = message.role.as_str();
         let begin = ROLES.iter().find(|(known, _)| *known == role).map(|(_, token)| *token);
         let begin = begin.ok_or_else(|| PrepareError::rejected(format!("the role {role:?} is unknown to Inkling")))?;
-        let text_of = |key: &str| message.get(key).and_then(|text| text.as_str().map(str::to_owned));
         let parts = parts(valid)?;
         if role == "tool" {
-            let called = || self.names.get(&text_of("tool_call_id").unwrap_or_default()).cloned();
-            let name = text_of("name").filter(|name| !name.is_empty()).or_else(called).unwrap_or_default();
+            let called = || self.names.get(&text_of(message.json, "tool_call_id").unwrap_or_default()).cloned();
+            let name =
+                text_of(message.json, "name").filter(|name| !name.is_empty()).or_else(called).unwrap_or_default();
             let texts = parts.into_iter().map(|part| match part {
                 Part::Text(text) => Ok(text),
                 Part::Media(_) => Err(PrepareError::rejected("the result of a tool of Inkling has media")),
@@ -194,8 +194,7 @@ impl Writer {
             let text = format!("{{\"name\":{},\"args\":{arguments}}}", name.to_text());
             let name = name.as_str().unwrap_or_default().to_owned();
             self.write(begin, &name, "<|content_invoke_tool_json|>", &text);
-            let id = given(call, "id").and_then(|id| id.as_str().map(str::to_owned));
-            if let Some(id) = id.filter(|id| !id.is_empty()) {
+            if let Some(id) = text_of(call, "id").filter(|id| !id.is_empty()) {
                 self.names.insert(id, name);
             }
         }
@@ -223,12 +222,8 @@ fn parts(valid: &ValidMessage<'_>) -> Result<Vec<Part>, PrepareError> {
         if let Some(text) = part.as_str() {
             return Ok(Part::Text(text.to_owned()));
         }
-        let kind = given(part, "type");
-        match kind.as_ref().and_then(Json::as_str).unwrap_or_default() {
-            "text" | "input_text" => {
-                let text = part.get("text").and_then(|text| text.as_str().map(str::to_owned));
-                Ok(Part::Text(text.unwrap_or_default()))
-            }
+        match text_of(part, "type").unwrap_or_default().as_str() {
+            "text" | "input_text" => Ok(Part::Text(text_of(part, "text").unwrap_or_default())),
             kind => match MediaPart::of(kind)?.filter(|part| MEDIA.contains(&part.kind)) {
                 Some(part) => Ok(Part::Media(part)),
                 None => Err(PrepareError::rejected(format!("a content part of type {kind:?} is unknown to Inkling"))),

@@ -10,7 +10,7 @@ use super::variables::variable;
 use crate::chat::{Chat, PreparedChat, Rendering};
 use crate::error::PrepareError;
 use crate::media::MediaCut;
-use crate::message::{given, object};
+use crate::message::{given, has_role, object};
 use crate::vllm::EFFORTS;
 
 /// The token that begins a sequence.
@@ -23,8 +23,7 @@ pub(super) fn render(chat: &Chat, prepared: PreparedChat, format: Format) -> Res
     if request.chat_template.is_some() || request.chat_template_kwargs.as_ref().is_some_and(|it| !it.is_null()) {
         return Err(PrepareError::rejected("vLLM takes no chat_template and no chat_template_kwargs for this model"));
     }
-    let role = request.messages.last().and_then(|last| last.get("role"));
-    let answers = role.is_some_and(|role| role.as_str() == Some("assistant"));
+    let answers = request.messages.last().is_some_and(|last| has_role(last, "assistant"));
     let continues = prepared.request.continue_final_message != Continuation::Nothing;
     if continues && !answers {
         return Err(PrepareError::rejected("`continue_final_message` needs a last message of an assistant"));
@@ -231,6 +230,6 @@ fn text_of(message: &Message) -> String {
 }
 
 fn call_object(call: &Call) -> Result<Json, PrepareError> {
-    let entries = [("name", call.name.as_str().into()), ("arguments", call.arguments.clone())];
-    Ok(object(entries.into_iter().chain([("id", call.id.as_str().into())]))?)
+    let Call { id, name, arguments } = call;
+    Ok(object([("name", name.as_str().into()), ("arguments", arguments.clone()), ("id", id.as_str().into())])?)
 }

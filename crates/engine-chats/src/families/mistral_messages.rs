@@ -7,7 +7,7 @@ use chat_template::{Json, JsonParser};
 use super::mistral_files::Version;
 use crate::error::PrepareError;
 use crate::media::MediaPart;
-use crate::message::{given, items};
+use crate::message::{given, items, text_of};
 use crate::vllm::with_parsed_arguments;
 use crate::vllm_message::{ValidMessage, validate};
 
@@ -175,10 +175,9 @@ fn read_one(valid: &ValidMessage<'_>, version: Version) -> Result<Message, Prepa
 
 fn read_call(call: &Json, version: Version) -> Result<Call, PrepareError> {
     let function = with_parsed_arguments(call)?.get("function").unwrap_or_else(Json::null);
-    let text = |json: &Json, key: &str| given(json, key).and_then(|text| text.as_str().map(str::to_owned));
     let call = Call {
-        id: kept_id(&text(call, "id").unwrap_or_default()),
-        name: text(&function, "name").unwrap_or_default(),
+        id: kept_id(&text_of(call, "id").unwrap_or_default()),
+        name: text_of(&function, "name").unwrap_or_default(),
         arguments: function.get("arguments").unwrap_or_else(Json::null),
     };
     check_id(&call.id, version)?;
@@ -222,19 +221,16 @@ fn chunks(valid: &ValidMessage<'_>) -> Result<Vec<Chunk>, PrepareError> {
 }
 
 fn chunk(part: &Json) -> Result<Chunk, PrepareError> {
-    let kind = given(part, "type");
-    let kind = kind.as_ref().and_then(Json::as_str).unwrap_or_default();
-    let text = |key: &str| {
-        let text = given(part, key).and_then(|text| text.as_str().map(str::to_owned));
-        text.ok_or_else(|| wrong(format!("a content part of type {kind:?} has no text")))
-    };
-    match kind {
+    let kind = text_of(part, "type").unwrap_or_default();
+    let text =
+        |key: &str| text_of(part, key).ok_or_else(|| wrong(format!("a content part of type {kind:?} has no text")));
+    match kind.as_str() {
         "text" => Ok(Chunk::Text(text("text")?)),
         "thinking" => {
             let is_closed = part.get("closed").is_none_or(|closed| closed.is_true());
             Ok(Chunk::Thinking { text: text("thinking")?, is_closed })
         }
-        "image_url" | "input_audio" | "audio_url" => match MediaPart::of(kind)? {
+        "image_url" | "input_audio" | "audio_url" => match MediaPart::of(&kind)? {
             Some(part) => Ok(Chunk::Media(part)),
             None => Err(wrong("a content part has no media")),
         },

@@ -125,8 +125,7 @@ impl Encoder {
                 let date = date.ok_or_else(|| PrepareError::Unsupported("the current date is unknown".to_owned()))?;
                 let tools = prepared.request.tools.as_deref().unwrap_or_default();
                 let reasoning_effort = fields.reasoning_effort.as_ref();
-                let inputs = harmony::Inputs { messages: &messages, tools, reasoning_effort, date: &date };
-                let harmony::Harmony { text, cuts } = harmony::render(&inputs)?;
+                let harmony::Harmony { text, cuts } = harmony::render(&messages, tools, reasoning_effort, &date)?;
                 Ok(Rendering { prepared, text, cuts, ..Rendering::default() })
             }
         }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use chat_template::Json;
 
-use crate::message::items;
+use crate::message::{items, text_of};
 
 /// The type of a schema. Its lines after the first begin with `indent`.
 pub(super) fn type_of(schema: &Json, indent: &str) -> String {
@@ -12,7 +12,7 @@ pub(super) fn type_of(schema: &Json, indent: &str) -> String {
         let deeper = format!("{indent}   ");
         let variants = variants.iter().map(|variant| {
             let default = variant.get("default").map(|default| shown_default(&default, variant, EnumDefault::AsJson));
-            let comments = [text(variant, "description"), default].into_iter().flatten().collect();
+            let comments = [text_of(variant, "description"), default].into_iter().flatten().collect();
             format!("\n{indent} | {}{}", nullable_type_of(variant, &deeper), trailing(comments))
         });
         return variants.collect();
@@ -24,7 +24,7 @@ pub(super) fn type_of(schema: &Json, indent: &str) -> String {
             return names.join(" | ");
         }
     }
-    match text(schema, "type").as_deref() {
+    match text_of(schema, "type").as_deref() {
         Some("object") => object_type(schema, indent),
         Some("string") => {
             let values = list(schema, "enum").unwrap_or_default();
@@ -44,7 +44,7 @@ pub(super) fn type_of(schema: &Json, indent: &str) -> String {
 
 fn object_type(schema: &Json, indent: &str) -> String {
     let mut out = String::new();
-    if let Some(description) = text(schema, "description") {
+    if let Some(description) = text_of(schema, "description") {
         comment(&mut out, indent, &description);
     }
     out.push_str("{\n");
@@ -60,11 +60,11 @@ fn object_type(schema: &Json, indent: &str) -> String {
 
 fn write_property(out: &mut String, indent: &str, name: &str, property: &Json) {
     let has_variants = property.get("oneOf").is_some();
-    if let Some(title) = text(property, "title") {
+    if let Some(title) = text_of(property, "title") {
         comment(out, indent, &title);
         _ = writeln!(out, "{indent}//");
     }
-    let description = text(property, "description");
+    let description = text_of(property, "description");
     if let Some(description) = description.as_ref().filter(|_| !has_variants) {
         comment(out, indent, description);
     }
@@ -95,14 +95,14 @@ fn write_variants(
     default: Option<&str>,
 ) {
     // The description is not repeated.
-    let first = variants.first().and_then(|first| text(first, "description"));
+    let first = variants.first().and_then(|first| text_of(first, "description"));
     let above = description.filter(|description| first.as_deref() != Some(*description));
     for line in above.into_iter().chain(default) {
         comment(out, indent, line);
     }
     _ = writeln!(out, "{indent}{name}:");
     for (at, variant) in variants.iter().enumerate() {
-        let own = text(variant, "description")
+        let own = text_of(variant, "description")
             .filter(|own| !(at == 0 && above.is_some()) && Some(own.as_str()) != description);
         let default = variant.get("default").map(|default| shown_default(&default, variant, EnumDefault::Bare));
         let comments = trailing(own.into_iter().chain(default).collect());
@@ -141,10 +141,6 @@ fn trailing(comments: Vec<String>) -> String {
 
 fn comment(out: &mut String, indent: &str, text: &str) {
     _ = writeln!(out, "{indent}// {text}");
-}
-
-fn text(schema: &Json, key: &str) -> Option<String> {
-    schema.get(key).and_then(|value| value.as_str().map(str::to_owned))
 }
 
 fn list(schema: &Json, key: &str) -> Option<Vec<Json>> {

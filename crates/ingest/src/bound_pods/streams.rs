@@ -121,14 +121,13 @@ impl PodStreams {
     pub(crate) fn route(
         &mut self,
         pod: &Arc<Pod>,
-        dp_rank: DpRank,
         connection: ConnectionId,
         live: Live,
         now: Instant,
     ) -> MessageOutcome {
-        let name = &*pod.name;
+        let (name, dp_rank) = (&*pod.name, live.dp_rank());
         let known = self.streams.get_mut(name).and_then(|ranks| ranks.get_mut(&dp_rank));
-        let Some(stream) = known else { return self.admit(pod, dp_rank, connection, live, now) };
+        let Some(stream) = known else { return self.admit(pod, connection, live, now) };
         match &mut stream.state {
             State::Registered(listener) => {
                 let seen = match stream.connection {
@@ -165,20 +164,13 @@ impl PodStreams {
             State::Unregistered if stream.connection.is_some_and(|last| connection <= last) => {
                 MessageOutcome::Dropped("unregistered")
             }
-            State::Refused { .. } | State::Unregistered => self.admit(pod, dp_rank, connection, live, now),
+            State::Refused { .. } | State::Unregistered => self.admit(pod, connection, live, now),
         }
     }
 
     /// Keeps the first message of a rank that is unknown, or whose registration may be requested again.
-    fn admit(
-        &mut self,
-        pod: &Arc<Pod>,
-        dp_rank: DpRank,
-        connection: ConnectionId,
-        live: Live,
-        now: Instant,
-    ) -> MessageOutcome {
-        let name = &*pod.name;
+    fn admit(&mut self, pod: &Arc<Pod>, connection: ConnectionId, live: Live, now: Instant) -> MessageOutcome {
+        let (name, dp_rank) = (&*pod.name, live.dp_rank());
         let known = self.streams.get(name).and_then(|ranks| ranks.get(&dp_rank));
         let refused_before = match known.map(|stream| &stream.state) {
             Some(State::Refused { reason, .. }) => Some(*reason),

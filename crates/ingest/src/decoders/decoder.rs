@@ -128,7 +128,7 @@ impl Decoder {
                     self.reservation = reservation;
                     self.with_decoder(&listener, |decoder, _| {
                         decoder.is_rest_queued = false;
-                        decoder.resume();
+                        decoder.execute();
                     });
                     self.report_changed_block_size(&listener);
                 }
@@ -248,7 +248,9 @@ impl Decoder {
             self.with_decoder(listener, |decoder, out| {
                 for message in messages.by_ref() {
                     take(decoder, message);
-                    out.write_full_batch(decoder);
+                    if decoder.changed_bytes >= BATCH_BYTES {
+                        out.write(decoder);
+                    }
                 }
             });
         }
@@ -276,11 +278,10 @@ impl Decoder {
         let out = WriterSender { writers: &self.writers, listener, reservation: self.reservation.clone() };
         self.current = Some(Arc::clone(listener));
         let known = self.listener_decoders.remove(&listener.id);
-        let (bytes_before, due_before) =
-            known.as_ref().map_or((0, None), |known| (known.waiting_bytes(), known.wakes_at()));
-        let managed_before = known.as_ref().map_or(0, ListenerDecoder::managed_bytes);
         let mut decoder =
             known.unwrap_or_else(|| ListenerDecoder::new(Arc::clone(listener), Arc::clone(&self.metrics)));
+        let (bytes_before, due_before) = (decoder.waiting_bytes(), decoder.wakes_at());
+        let managed_before = decoder.managed_bytes();
         let name = std::thread::current();
         let name = name.name().unwrap_or_default();
         decoder.turn_bytes_left = self.turn_bytes_left;
@@ -360,13 +361,6 @@ pub(super) struct WriterSender<'a> {
 }
 
 impl WriterSender<'_> {
-    /// Sends the changes if they fill a batch.
-    fn write_full_batch(&self, decoder: &mut ListenerDecoder) {
-        if decoder.changed_bytes() >= BATCH_BYTES {
-            self.write(decoder);
-        }
-    }
-
     fn write(&self, decoder: &mut ListenerDecoder) {
         if decoder.is_interrupted() {
             return;

@@ -106,11 +106,6 @@ impl Delivery {
         }
     }
 
-    /// Messages, and bytes that they take in a queue.
-    pub(super) fn size(&self) -> QueuedSize {
-        size_of(self.messages().iter())
-    }
-
     /// Panics on the topic by which a test injects a fault.
     #[cfg(any(test, feature = "fault-injection"))]
     pub(super) fn inject_fault(&self) {
@@ -243,7 +238,7 @@ const RUN_CONTINUES: u64 = 0;
 impl QueuedWork for Work {
     fn size(&self) -> QueuedSize {
         match self {
-            Self::Delivery { delivery, .. } => delivery.size(),
+            Self::Delivery { delivery, .. } => size_of(delivery.messages().iter()),
             Self::Pod { messages, .. } => size_of(messages.iter().map(|message| &message.frames)),
             _ => QueuedSize::default(),
         }

@@ -21,8 +21,6 @@ use self::delivery::{QueueKey, Work};
 use super::bound_pods::{OpenConnections, PendingRegistration};
 use super::listener::{Listener, NoticeKind};
 use super::writer::Writers;
-#[cfg(test)]
-use flash_indexer_queues::TakenEntry;
 use flash_indexer_queues::{QueuedWork, Queues};
 use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind};
@@ -164,6 +162,12 @@ impl Decoders {
         self.deliver(listener, Delivery::Paused { run, shown_from });
     }
 
+    /// Records that the engine of a listener is connected, before its messages.
+    pub fn connect(&self, listener: &Arc<Listener>) {
+        listener.set_connection(ConnectionStatus::Connected);
+        self.deliver(listener, Delivery::Connected);
+    }
+
     /// Records that the connection of a listener is lost. Its ranks are not exact from now on; its decoder receives the
     /// notice after the messages that were delivered before.
     pub fn disconnect(&self, listener: &Arc<Listener>) {
@@ -194,49 +198,50 @@ impl Decoders {
 const QUEUE_FULL: &str = "queue_full";
 
 #[cfg(test)]
-impl Decoders {
-    /// One decoder without a thread, with a byte budget.
-    pub(crate) fn detached(queue_bytes_max: usize) -> Self {
-        let metrics = Arc::new(Metrics::new(flash_indexer_telemetry::metrics::MetricNames::Own));
-        let supervisor = Supervisor::start(&metrics).expect("a thread");
-        Self {
-            queues: Arc::new(Queues::new(1, queue_bytes_max, supervisor.clock().clone())),
-            assigned: AtomicUsize::new(0),
-            pending_registrations: bounded(1).1,
-            connections: Arc::default(),
-            threads: Mutex::default(),
-            writers: Arc::new(Writers::start(1, &supervisor).expect("a thread")),
-            metrics,
-        }
-    }
-
-    /// Takes the next queued work of the detached decoder.
-    fn take_queued(&self) -> Option<Work> {
-        match self.queues.take(0, 0, Some(Instant::now()), || {}) {
-            TakenEntry::Work { work, .. } => Some(work),
-            TakenEntry::Timeout | TakenEntry::Stopped => None,
-        }
-    }
-
-    /// Takes all queued work of the detached decoder, and returns its kinds.
-    pub(crate) fn take_kinds(&self) -> Vec<&'static str> {
-        let kind = |work| match work {
-            Work::Delivery { delivery: Delivery::Live(_), .. } => "live",
-            Work::Delivery { delivery: Delivery::Dropped { .. }, .. } => "dropped",
-            Work::Delivery { delivery: Delivery::Connected, .. } => "connected",
-            Work::Delivery { delivery: Delivery::Disconnected(_), .. } => "disconnected",
-            _ => "another",
-        };
-        std::iter::from_fn(|| self.take_queued()).map(kind).collect()
-    }
-}
-
-#[cfg(test)]
 mod tests {
+    use flash_indexer_queues::TakenEntry;
+    use flash_indexer_telemetry::metrics::MetricNames;
     use flash_indexer_types::Trust;
 
     use super::*;
     use crate::tests::fixture::{Fixture, PATIENCE, RANK, listener_of_first_decoder, payload};
+
+    impl Decoders {
+        /// One decoder without a thread, with a byte budget.
+        pub(crate) fn detached(queue_bytes_max: usize) -> Self {
+            let metrics = Arc::new(Metrics::new(MetricNames::Own));
+            let supervisor = Supervisor::start(&metrics).expect("a thread");
+            Self {
+                queues: Arc::new(Queues::new(1, queue_bytes_max, supervisor.clock().clone())),
+                assigned: AtomicUsize::new(0),
+                pending_registrations: bounded(1).1,
+                connections: Arc::default(),
+                threads: Mutex::default(),
+                writers: Arc::new(Writers::start(1, &supervisor).expect("a thread")),
+                metrics,
+            }
+        }
+
+        /// Takes the next queued work of the detached decoder.
+        pub(super) fn take_queued(&self) -> Option<Work> {
+            match self.queues.take(0, 0, Some(Instant::now()), || {}) {
+                TakenEntry::Work { work, .. } => Some(work),
+                TakenEntry::Timeout | TakenEntry::Stopped => None,
+            }
+        }
+
+        /// Takes all queued work of the detached decoder, and returns its kinds.
+        pub(crate) fn take_kinds(&self) -> Vec<&'static str> {
+            let kind = |work| match work {
+                Work::Delivery { delivery: Delivery::Live(_), .. } => "live",
+                Work::Delivery { delivery: Delivery::Dropped { .. }, .. } => "dropped",
+                Work::Delivery { delivery: Delivery::Connected, .. } => "connected",
+                Work::Delivery { delivery: Delivery::Disconnected(_), .. } => "disconnected",
+                _ => "another",
+            };
+            std::iter::from_fn(|| self.take_queued()).map(kind).collect()
+        }
+    }
 
     #[test]
     fn messages_dropped_at_the_tail_are_replayed_without_a_further_message() {

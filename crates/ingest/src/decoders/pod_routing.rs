@@ -117,7 +117,7 @@ impl Decoder {
                     continue;
                 }
             };
-            match self.pods.route(pod, live.dp_rank(), connection, live, now) {
+            match self.pods.route(pod, connection, live, now) {
                 MessageOutcome::Routed(message) => {
                     if group.first().is_some_and(|first| !Arc::ptr_eq(&first.listener, &message.listener)) {
                         self.apply_routed(std::mem::take(&mut group), pod, now);
@@ -172,15 +172,11 @@ impl Decoder {
 
     /// Requests a new registration of a pod that restarted with another block size.
     pub(super) fn report_changed_block_size(&mut self, listener: &Arc<Listener>) {
-        let changed = self.listener_decoders.get_mut(&listener.id).and_then(ListenerDecoder::take_changed_block_size);
-        if let Some(block_size) = changed {
+        let decoder = self.listener_decoders.get_mut(&listener.id);
+        let block_size = decoder.and_then(ListenerDecoder::take_changed_block_size);
+        if block_size.is_some() {
             let (name, dp_rank) = (listener.pod_name(), listener.dp_rank);
-            self.request_registration(Some(PendingRegistration {
-                name,
-                dp_rank,
-                block_size: Some(block_size),
-                refused_before: None,
-            }));
+            self.request_registration(Some(PendingRegistration { name, dp_rank, block_size, refused_before: None }));
         }
     }
 

@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use flash_indexer_core::groups::RankEvent;
-use flash_indexer_core::{AppliedChanges, DpRank, WorkerId};
+use flash_indexer_core::{AppliedChanges, DpRank, WorkerId, WorkerRank};
 use flash_indexer_wire::{PendingReason, Start, StreamPosition, StreamTrust};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -121,6 +121,11 @@ impl Listener {
     /// Name of the listener's pod, if its messages arrive over the bound socket.
     pub(crate) fn pod_name(&self) -> PodName {
         PodName { instance: self.instance.clone(), model_name: self.model.key().model_name.clone() }
+    }
+
+    /// A rank of the stream in the model's index.
+    pub(super) const fn rank(&self, dp_rank: DpRank) -> WorkerRank {
+        WorkerRank { worker: self.worker, dp_rank }
     }
 
     /// Class of its queues, which is read for every message.
@@ -273,8 +278,7 @@ impl Listener {
 
     /// Degrades a rank of the stream that batches of another stream name as well.
     pub fn record_rank_conflict(&self, dp_rank: DpRank, other: &Self) {
-        let mut status = self.state.status.lock();
-        status.trust.record_rank_conflict(dp_rank, other.id);
+        self.state.status.lock().trust.record_rank_conflict(dp_rank, other.id);
     }
 
     /// Degrades a rank of the stream that has blocks of another one, until these are removed.

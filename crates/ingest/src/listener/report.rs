@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use flash_indexer_core::{DpRank, WorkerRank};
+use flash_indexer_core::DpRank;
 use flash_indexer_types::{ConnectionStatus, ListenerOptions, Trust};
 use flash_indexer_wire::{PendingReason, plural};
 
@@ -85,7 +85,7 @@ impl Listener {
             gaps: status.gaps,
             trust,
             replay: status.progress(),
-            partial: self.model.is_partial(WorkerRank { worker: self.worker, dp_rank }),
+            partial: self.model.is_partial(self.rank(dp_rank)),
             rejected: status.rejected.clone(),
             last_error: match self.options.is_pulled() || self.options.is_streamed() {
                 true => status.last_pull_error(dp_rank),

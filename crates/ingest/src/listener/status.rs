@@ -133,13 +133,9 @@ impl Status {
 
     /// Progress of the running replay, if there is one.
     pub(super) fn progress(&self) -> Option<ReplayProgress> {
-        match self.trust.pending() {
-            Some(PendingReason::Recovering { end }) => {
-                let applied = self.last_sequence.map_or(0, |last| last.saturating_add(1));
-                Some(ReplayProgress { applied, published: end.filter(|&end| end >= applied) })
-            }
-            _ => None,
-        }
+        let Some(PendingReason::Recovering { end }) = self.trust.pending() else { return None };
+        let applied = self.last_sequence.map_or(0, |last| last.saturating_add(1));
+        Some(ReplayProgress { applied, published: end.filter(|&end| end >= applied) })
     }
 }
 

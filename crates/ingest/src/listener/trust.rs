@@ -19,23 +19,19 @@ pub(super) struct LossPosition {
     pub(super) since: Ordinal,
 }
 
+impl LossPosition {
+    /// A loss at the position.
+    fn loss(self, why: String) -> UnrepairedGap {
+        UnrepairedGap { why, after: self.after, since: self.since }
+    }
+}
+
 /// Blocks whose parent was never stored.
 #[derive(Debug, Clone, Copy)]
 struct WaitingBlocks {
     blocks: usize,
     /// Position at which the first of them was stored.
     position: LossPosition,
-}
-
-impl WaitingBlocks {
-    fn unrepaired_gap(&self) -> UnrepairedGap {
-        let LossPosition { after, since } = self.position;
-        UnrepairedGap { why: TrustCause::Parents(self.blocks).to_string(), after, since }
-    }
-}
-
-fn lost(why: String, LossPosition { after, since }: LossPosition) -> AppliedTrust {
-    AppliedTrust::Lost(UnrepairedGap { why, after, since })
 }
 
 /// Reason why a rank is not exact.
@@ -54,9 +50,7 @@ impl fmt::Display for TrustCause<'_> {
         match self {
             Self::Lost(why) => f.write_str(why),
             Self::Pending(pending) => pending.fmt(f),
-            Self::Parents(blocks) => {
-                write!(f, "{blocks} {}", LossReason::Parents)
-            }
+            Self::Parents(blocks) => write!(f, "{blocks} {}", LossReason::Parents),
         }
     }
 }
@@ -107,17 +101,6 @@ struct Notices {
     acknowledged: u64,
 }
 
-impl Notices {
-    fn send(&mut self) -> u64 {
-        self.sent += 1;
-        self.sent
-    }
-
-    fn is_open(&self) -> bool {
-        self.sent > self.acknowledged
-    }
-}
-
 /// Kind of a notice to the decoder of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoticeKind {
@@ -130,8 +113,8 @@ pub(crate) enum NoticeKind {
 /// Losses and pending messages of one stream, by rank.
 ///
 /// A rank is exact while all of these hold: no change is lost (`stream`, `ranks`), no message is missing after the last applied
-/// one (`pending`), the decoder has acknowledged all dropped messages and lost connections (`drops`, `disconnections`), and the
-/// parent of every block was stored (`waiting`).
+/// one (`pending`), the decoder has acknowledged all dropped messages and lost connections (`notices`), and the parent of every
+/// block was stored (`waiting`).
 #[derive(Debug)]
 pub(super) struct TrustLedger {
     /// State of ranks without their own entry.
@@ -141,10 +124,8 @@ pub(super) struct TrustLedger {
     pending: Option<PendingReason>,
     /// Ranks that hold blocks whose parent was never stored.
     waiting: BTreeMap<DpRank, WaitingBlocks>,
-    /// Runs of dropped messages.
-    drops: Notices,
-    /// Lost connections.
-    disconnections: Notices,
+    /// Notices of dropped messages and lost connections, by [`NoticeKind`].
+    notices: [Notices; 2],
     /// Ranks that were registered again and whose decoder may still ignore them.
     resuming: BTreeSet<DpRank>,
     /// Ranks that batches of another stream of the instance name as well, with the listener of that stream.
@@ -163,8 +144,7 @@ impl TrustLedger {
             ranks: BTreeMap::new(),
             pending: Some(PendingReason::FirstContact),
             waiting: BTreeMap::new(),
-            drops: Notices::default(),
-            disconnections: Notices::default(),
+            notices: Default::default(),
             resuming: BTreeSet::new(),
             contested: BTreeSet::new(),
             displaced: BTreeSet::new(),
@@ -220,7 +200,7 @@ impl TrustLedger {
         let degraded = |missing| (Trust::Degraded, Some(missing));
         match last.with_pending(self.missing_later()) {
             TrustBasis::Lost(gap) => degraded(TrustCause::Lost(&gap.why)),
-            _ if self.drops.is_open() => degraded(TrustCause::Lost(LossReason::Dropped.as_str())),
+            _ if self.has_open(NoticeKind::Dropped) => degraded(TrustCause::Lost(LossReason::Dropped.as_str())),
             TrustBasis::Recovering(pending) => (Trust::Recovering, Some(TrustCause::Pending(pending))),
             TrustBasis::Degraded(pending) => degraded(TrustCause::Pending(pending)),
             TrustBasis::Cold => (Trust::Cold, None),
@@ -269,7 +249,7 @@ impl TrustLedger {
     /// rank is not exact because its events lack fields.
     pub(super) fn unrepaired_gap(&self, dp_rank: DpRank, last: Option<u64>) -> Option<UnrepairedGap> {
         let (Trust::Recovering | Trust::Degraded, _) = self.rank_trust(dp_rank) else { return None };
-        if self.drops.is_open() {
+        if self.has_open(NoticeKind::Dropped) {
             return Some(UnrepairedGap::after(LossReason::Dropped.to_string(), last));
         }
         if let Some(why) = self.contest_of(dp_rank) {
@@ -279,7 +259,8 @@ impl TrustLedger {
             (None | Some(PendingReason::FirstContact), AppliedTrust::Lost(gap)) => Some(gap.clone()),
             (Some(pending), _) => Some(UnrepairedGap::after(pending.to_string(), last)),
             (None, AppliedTrust::Cold | AppliedTrust::Exact) => {
-                self.waiting.get(&dp_rank).map(WaitingBlocks::unrepaired_gap)
+                let waiting = self.waiting.get(&dp_rank)?;
+                Some(waiting.position.loss(TrustCause::Parents(waiting.blocks).to_string()))
             }
         }
     }
@@ -292,12 +273,12 @@ impl TrustLedger {
     /// Why messages after the last applied one may be missing. A lost connection is a reason even before the decoder has
     /// handled the messages that were received over it.
     fn missing_later(&self) -> Option<PendingReason> {
-        self.pending.or_else(|| self.disconnections.is_open().then_some(PendingReason::Unverified))
+        self.pending.or_else(|| self.has_open(NoticeKind::Disconnected).then_some(PendingReason::Unverified))
     }
 
     /// Whether messages after the last applied one are lost, or will be found lost.
     pub(super) fn has_lost_tail(&self) -> bool {
-        self.pending == Some(PendingReason::TailLost) || self.drops.is_open()
+        self.pending == Some(PendingReason::TailLost) || self.has_open(NoticeKind::Dropped)
     }
 
     pub(super) fn set_pending(&mut self, pending: Option<PendingReason>) {
@@ -307,17 +288,17 @@ impl TrustLedger {
     /// Sets the trust state of all ranks.
     pub(super) fn set_all(&mut self, trust: StreamTrust, position: LossPosition) {
         self.ranks.clear();
-        let LossPosition { after, since } = position;
-        self.stream = AppliedTrust::of(trust, |why| UnrepairedGap { why, after, since });
+        self.stream = AppliedTrust::of(trust, |why| position.loss(why));
     }
 
     /// Records a lost change that no replay can return, of one rank or of any rank of the stream.
     pub(super) fn record_loss(&mut self, dp_rank: Option<DpRank>, why: String, position: LossPosition) {
+        let lost = AppliedTrust::Lost(position.loss(why));
         match dp_rank {
-            Some(dp_rank) => drop(self.ranks.insert(dp_rank, lost(why, position))),
+            Some(dp_rank) => drop(self.ranks.insert(dp_rank, lost)),
             None => {
                 self.ranks.clear();
-                self.stream = lost(why, position);
+                self.stream = lost;
             }
         }
     }
@@ -330,7 +311,7 @@ impl TrustLedger {
         for dp_rank in listed {
             self.ranks.entry(dp_rank).or_insert_with(|| self.stream.clone());
         }
-        self.stream = lost(why, position);
+        self.stream = AppliedTrust::Lost(position.loss(why));
     }
 
     /// Blocks of a rank that follow a parent that was never stored.
@@ -368,41 +349,39 @@ impl TrustLedger {
         self.resuming.clear();
     }
 
-    fn notices(&mut self, kind: NoticeKind) -> &mut Notices {
-        match kind {
-            NoticeKind::Dropped => &mut self.drops,
-            NoticeKind::Disconnected => &mut self.disconnections,
-        }
+    /// Whether the changes because of a notice of this kind are not applied yet.
+    fn has_open(&self, kind: NoticeKind) -> bool {
+        let notices = &self.notices[kind as usize];
+        notices.sent > notices.acknowledged
     }
 
     /// Records that a notice is sent to the decoder. Returns its number.
     pub(super) fn send_notice(&mut self, kind: NoticeKind) -> u64 {
-        self.notices(kind).send()
+        let notices = &mut self.notices[kind as usize];
+        notices.sent += 1;
+        notices.sent
     }
 
     /// Records that the decoder has received a notice.
     pub(super) fn receive_notice(&mut self, kind: NoticeKind, number: u64) {
-        let notices = self.notices(kind);
+        let notices = &mut self.notices[kind as usize];
         notices.received = notices.received.max(number);
     }
 
     /// The last notice of a kind that the decoder has received.
     pub(super) fn last_notice(&self, kind: NoticeKind) -> u64 {
-        match kind {
-            NoticeKind::Dropped => self.drops.received,
-            NoticeKind::Disconnected => self.disconnections.received,
-        }
+        self.notices[kind as usize].received
     }
 
     /// Acknowledges the notices up to this one: everything that is missing because of them is recorded.
     pub(super) fn acknowledge_notices(&mut self, kind: NoticeKind, number: u64) {
-        let notices = self.notices(kind);
+        let notices = &mut self.notices[kind as usize];
         notices.acknowledged = notices.acknowledged.max(number);
     }
 
     /// Runs of dropped messages so far.
     pub(super) fn drop_runs(&self) -> u64 {
-        self.drops.sent
+        self.notices[NoticeKind::Dropped as usize].sent
     }
 }
 

@@ -86,7 +86,7 @@ pub(super) struct ListenerDecoder {
     /// Span of the running replay; disabled while none runs.
     replay_span: Span,
     /// Bytes of the messages that `changes` stem from.
-    changed_bytes: usize,
+    pub(super) changed_bytes: usize,
     /// Bytes that may be decoded before other queues take their turns.
     pub(super) turn_bytes_left: usize,
     /// Message that the end of a turn interrupted.
@@ -194,17 +194,14 @@ impl ListenerDecoder {
         Some(tokens)
     }
 
-    pub(super) fn changed_bytes(&self) -> usize {
-        self.changed_bytes
-    }
-
     pub(super) fn connected(&mut self, now: Instant) {
         self.stream.connected(now);
         self.execute();
     }
 
     pub(super) fn disconnected(&mut self) {
-        self.restart_numbering();
+        // If the decoder numbers the messages, the next one begins an epoch: the engine may be another one.
+        self.numbering = Numbering::Unknown;
         self.stream.disconnected();
         self.execute();
     }
@@ -382,19 +379,14 @@ impl ListenerDecoder {
         self.changes.extend(self.ranks.iter().copied().map(Change::Forget));
     }
 
-    /// Continues with the actions that the end of a turn interrupted.
-    pub(super) fn resume(&mut self) {
-        self.execute();
-    }
-
     /// Whether the end of a turn interrupted a message. Its changes are complete only after it.
     pub(super) fn is_interrupted(&self) -> bool {
         self.partly_applied.is_some()
     }
 
-    /// Executes the actions that the stream requests, until the turn ends. Inputs of an interrupted stream are handled after
-    /// the message that was interrupted.
-    fn execute(&mut self) {
+    /// Executes the actions that the stream requests, until the turn ends, or continues with those that the end of a turn
+    /// interrupted. Inputs of an interrupted stream are handled after the message that was interrupted.
+    pub(super) fn execute(&mut self) {
         loop {
             if let Some(current) = self.partly_applied.take() {
                 let sequence = current.sequence;

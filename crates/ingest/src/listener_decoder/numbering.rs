@@ -15,10 +15,4 @@ impl ListenerDecoder {
         }
         self.numbering.number(sent)
     }
-
-    /// Starts numbering over for a new connection. If the decoder numbers the messages, the next one begins an epoch: it is
-    /// unknown whether the engine is still the same.
-    pub(super) fn restart_numbering(&mut self) {
-        self.numbering = Numbering::Unknown;
-    }
 }

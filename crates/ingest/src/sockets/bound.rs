@@ -9,16 +9,11 @@ use rustc_hash::FxHashMap;
 use tracing::{debug, info, warn};
 
 use super::pauses::PauseDetector;
-use super::{BYTES_PER_DELIVERY, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
+use super::{BYTES_PER_DELIVERY, open_live_socket};
 use crate::bound_pods::{ConnectionId, PodMessage, Topics};
 use crate::decoders::Decoders;
 use crate::engine_socket::MESSAGES_PER_TURN_MAX;
 
-const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
-const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
-/// How long an engine keeps a connection without heartbeats. Longer than the timeout: after a pause of this process the
-/// engine still has the connection and its queued messages.
-const HEARTBEAT_TTL_MS: i32 = 120_000;
 /// Limit of connections that wait to be accepted: a whole fleet reconnects at once.
 const BACKLOG: i32 = 4_096;
 /// Interval at which the thread checks whether the service stops, in milliseconds.
@@ -73,20 +68,8 @@ impl BoundThread {
     ) -> Result<Self, BindError> {
         // A separate context has its own I/O thread: a flood here does not delay dialled engines.
         let context = zmq::Context::new();
-        let socket = context.socket(zmq::SUB)?;
-        socket.set_linger(0)?;
-        socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
-        socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
-        socket.set_heartbeat_ivl(HEARTBEAT_INTERVAL_MS)?;
-        socket.set_heartbeat_timeout(HEARTBEAT_TIMEOUT_MS)?;
-        socket.set_heartbeat_ttl(HEARTBEAT_TTL_MS)?;
-        socket.set_tcp_keepalive(1)?;
+        let (socket, monitor) = open_live_socket(&context, options.topic_prefix.as_bytes(), MONITOR)?;
         socket.set_backlog(BACKLOG)?;
-        socket.set_subscribe(options.topic_prefix.as_bytes())?;
-        socket.monitor(MONITOR, i32::from(zmq::SocketEvent::ALL.to_raw()))?;
-        let monitor = context.socket(zmq::PAIR)?;
-        monitor.set_linger(0)?;
-        monitor.connect(MONITOR)?;
         let admission = match curve {
             Some(curve) if curve.secure_server(&socket)? => curve.admission(&context)?,
             _ => None,

@@ -39,8 +39,38 @@ const RECEIVE_QUEUE_UNBOUNDED: i32 = 0;
 /// Limit of a message. A larger one closes the connection.
 const MESSAGE_BYTES_MAX: i64 = 16 << 20;
 const CONNECT_TIMEOUT_MS: i32 = 5_000;
+const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
+const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
+/// How long an engine keeps a connection without heartbeats. Longer than the timeout: after a pause of this process the
+/// engine still has the connection and its queued messages.
+const HEARTBEAT_TTL_MS: i32 = 120_000;
 /// Longest wait of a registration for its socket thread, which opens a socket in less than a millisecond.
 const OPEN_WAIT: Duration = Duration::from_secs(2);
+
+/// A socket for messages of engines.
+fn open_socket(context: &zmq::Context, kind: zmq::SocketType) -> zmq::Result<zmq::Socket> {
+    let socket = context.socket(kind)?;
+    socket.set_linger(0)?;
+    socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
+    socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
+    Ok(socket)
+}
+
+/// A socket for live messages with this prefix of their topics, which detects lost connections; and its monitor, at a
+/// private address.
+fn open_live_socket(context: &zmq::Context, topic: &[u8], monitor_at: &str) -> zmq::Result<(zmq::Socket, zmq::Socket)> {
+    let socket = open_socket(context, zmq::SUB)?;
+    socket.set_heartbeat_ivl(HEARTBEAT_INTERVAL_MS)?;
+    socket.set_heartbeat_timeout(HEARTBEAT_TIMEOUT_MS)?;
+    socket.set_heartbeat_ttl(HEARTBEAT_TTL_MS)?;
+    socket.set_tcp_keepalive(1)?;
+    socket.set_subscribe(topic)?;
+    socket.monitor(monitor_at, i32::from(zmq::SocketEvent::ALL.to_raw()))?;
+    let monitor = context.socket(zmq::PAIR)?;
+    monitor.set_linger(0)?;
+    monitor.connect(monitor_at)?;
+    Ok((socket, monitor))
+}
 
 /// Receives the outcome of opening a subscription.
 type OpenResult = Receiver<Result<(), ConnectError>>;

@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Sender, unbounded};
 use flash_indexer_telemetry::supervision::{Supervisor, ThreadKind, Watch};
 use flash_indexer_types::endpoints::{HostName, RefusedAddress};
 use flash_indexer_types::networks::EngineNetworks;
@@ -64,9 +64,8 @@ pub(super) struct Resolver {
 impl Resolver {
     pub(super) fn start(networks: &EngineNetworks, supervisor: &Supervisor) -> std::io::Result<Self> {
         let (lookups, requests) = unbounded::<Lookup>();
-        let requests: Arc<Receiver<Lookup>> = Arc::new(requests);
         for number in 0..THREADS {
-            let (requests, networks) = (Arc::clone(&requests), networks.clone());
+            let (requests, networks) = (requests.clone(), networks.clone());
             let work = move |watch: &Arc<Watch>| {
                 for Lookup { name, callback } in requests.iter() {
                     let panicked = || Err(LookupError::Panicked { host: name.host.clone() });

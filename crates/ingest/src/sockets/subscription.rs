@@ -11,18 +11,13 @@ use flash_indexer_types::logs::Repeats;
 use tracing::warn;
 
 use super::resolver::{Addresses, LookupError};
-use super::{BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, MESSAGE_BYTES_MAX, RECEIVE_QUEUE_UNBOUNDED};
+use super::{BYTES_PER_DELIVERY, CONNECT_TIMEOUT_MS, open_live_socket};
 use crate::decoders::Decoders;
 use crate::engine_socket::{ConnectionEvent, EngineSocket, MESSAGES_PER_TURN_MAX, receive_from};
 use crate::listener::Listener;
 use crate::log_listener;
 use crate::message::Frames;
 
-const HEARTBEAT_INTERVAL_MS: i32 = 5_000;
-const HEARTBEAT_TIMEOUT_MS: i32 = 15_000;
-/// How long an engine keeps a connection without heartbeats. Longer than the timeout: after a pause of this process the
-/// engine still has the connection and its queued messages.
-const HEARTBEAT_TTL_MS: i32 = 120_000;
 const RECONNECT_MS_MIN: i32 = 100;
 const RECONNECT_MS_MAX: i32 = 5_000;
 const NO_EVENTS: i32 = 0;
@@ -75,32 +70,14 @@ impl Subscription {
         listener: Arc<Listener>,
         curve: Option<&Curve>,
     ) -> zmq::Result<Self> {
-        let socket = context.socket(zmq::SUB)?;
-        socket.set_linger(0)?;
-        socket.set_rcvhwm(RECEIVE_QUEUE_UNBOUNDED)?;
+        let (socket, monitor) = open_live_socket(context, b"", &format!("inproc://monitor-{number}"))?;
         socket.set_connect_timeout(CONNECT_TIMEOUT_MS)?;
-        socket.set_maxmsgsize(MESSAGE_BYTES_MAX)?;
-        socket.set_heartbeat_ivl(HEARTBEAT_INTERVAL_MS)?;
-        socket.set_heartbeat_timeout(HEARTBEAT_TIMEOUT_MS)?;
-        socket.set_heartbeat_ttl(HEARTBEAT_TTL_MS)?;
         socket.set_reconnect_ivl(RECONNECT_MS_MIN)?;
         socket.set_reconnect_ivl_max(RECONNECT_MS_MAX)?;
-        socket.set_tcp_keepalive(1)?;
-        socket.set_subscribe(b"")?;
         let endpoint = &listener.options.endpoint;
         let is_secure = curve.map_or(Ok(false), |curve| curve.secure_client(&socket, endpoint))?;
-
-        let address = format!("inproc://monitor-{number}");
-        socket.monitor(&address, i32::from(zmq::SocketEvent::ALL.to_raw()))?;
-        let monitor = context.socket(zmq::PAIR)?;
-        monitor.set_linger(0)?;
-        monitor.connect(&address)?;
-        let lookup = HostName::from_endpoint(endpoint).map(|name| Lookup {
-            name,
-            address: None,
-            started_at: None,
-            failures: Repeats::default(),
-        });
+        let lookup_of = |name| Lookup { name, address: None, started_at: None, failures: Repeats::default() };
+        let lookup = HostName::from_endpoint(endpoint).map(lookup_of);
         if lookup.is_none() {
             connect(&socket, endpoint)?;
         }

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 
 use super::MESSAGE_BYTES_MAX;
 use super::pauses::PauseDetector;
-use super::replay::ReplaySocket;
+use super::replay::{ReplayRequest, ReplaySocket};
 use super::resolver::{Addresses, LookupError, Resolver};
 use super::subscription::Subscription;
 use crate::decoders::{Decoders, Delivery, OnRetired};
@@ -31,11 +31,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) enum Command {
     Open(Arc<Listener>, Sender<Result<(), ConnectError>>),
     Close(Arc<Listener>, OnRetired),
-    RequestReplay {
-        listener: Arc<Listener>,
-        attempt: u32,
-        from: u64,
-    },
+    RequestReplay(ReplayRequest),
     CancelReplay(u64),
     /// Addresses of the host of a listener's endpoint.
     HostResolved(u64, Addresses),
@@ -77,7 +73,7 @@ impl Mailbox {
 impl ReplayClient for Mailbox {
     fn request_replay(&self, listener: Arc<Listener>, attempt: u32, from: u64) {
         // It fails only when the service stops.
-        let _ = self.send(Command::RequestReplay { listener, attempt, from });
+        let _ = self.send(Command::RequestReplay(ReplayRequest { listener, attempt, from }));
     }
 
     fn cancel_replay(&self, listener: u64) {
@@ -99,7 +95,6 @@ impl SocketThread {
         curve: Option<Arc<Curve>>,
         supervisor: &Supervisor,
     ) -> Result<Self, ConnectError> {
-        let failed = |error: String| ConnectError::Thread(error);
         let context = zmq::Context::new();
         let pair = || -> zmq::Result<(zmq::Socket, zmq::Socket)> {
             let (wake_receiver, waker) = (context.socket(zmq::PAIR)?, context.socket(zmq::PAIR)?);
@@ -108,7 +103,7 @@ impl SocketThread {
             waker.set_linger(0)?;
             Ok((wake_receiver, waker))
         };
-        let (wake_receiver, waker) = pair().map_err(|error| failed(error.to_string()))?;
+        let (wake_receiver, waker) = pair().map_err(|error| ConnectError::Thread(error.to_string()))?;
         let (sender, commands) = unbounded();
         let mailbox = Mailbox { commands: sender, waker: Arc::new(Mutex::new(waker)) };
         let sockets = SocketLoop {
@@ -130,7 +125,7 @@ impl SocketThread {
         };
         let run = move |watch: &Arc<Watch>| sockets.run(watch);
         let thread = supervisor.spawn(ThreadKind::EngineSockets, Some(number), run);
-        let thread = thread.map_err(|error| failed(error.to_string()))?;
+        let thread = thread.map_err(|error| ConnectError::Thread(error.to_string()))?;
         Ok(Self { mailbox, listeners: Vec::new(), thread })
     }
 }
@@ -151,7 +146,7 @@ struct SocketLoop {
     /// The running replay of each listener.
     replays: BTreeMap<u64, ReplaySocket>,
     /// Replay requests whose host is being resolved.
-    unresolved_replays: BTreeMap<u64, PendingReplayRequest>,
+    unresolved_replays: BTreeMap<u64, ReplayRequest>,
     /// Listeners whose subscription is to be reopened.
     reopen_queue: Vec<Arc<Listener>>,
     /// Subscriptions opened so far: numbers their monitors.
@@ -197,10 +192,7 @@ impl SocketLoop {
             }
         }
         while let Ok(command) = self.commands.try_recv() {
-            if let Command::Stop = command {
-                return ControlFlow::Break(());
-            }
-            self.execute(command);
+            self.execute(command)?;
         }
         ControlFlow::Continue(())
     }
@@ -218,13 +210,9 @@ impl SocketLoop {
     /// delivered are lost: each stream repairs the gap as after a lost connection.
     fn close_all(&mut self) {
         warn!(listeners = self.open.len(), "reopening sockets to engines: their thread panicked");
-        for replay in std::mem::take(&mut self.replays).into_values() {
-            replay.fail(&self.decoders, "the socket thread panicked");
-        }
-        for PendingReplayRequest { listener, attempt, .. } in std::mem::take(&mut self.unresolved_replays).into_values()
-        {
-            self.decoders
-                .deliver(&listener, Delivery::ReplayFailed { attempt, why: "the socket thread panicked".to_owned() });
+        let sent = std::mem::take(&mut self.replays).into_values().map(|replay| replay.request);
+        for request in sent.chain(std::mem::take(&mut self.unresolved_replays).into_values()) {
+            request.fail(&self.decoders, "the socket thread panicked".to_owned());
         }
         for subscription in std::mem::take(&mut self.open).into_values() {
             let listener = Arc::clone(&subscription.listener);
@@ -235,7 +223,8 @@ impl SocketLoop {
         }
     }
 
-    fn execute(&mut self, command: Command) {
+    /// Executes a command. Breaks if the thread has to end.
+    fn execute(&mut self, command: Command) -> ControlFlow<()> {
         match command {
             Command::Open(listener, reply) => {
                 let opened = self.subscribe(listener);
@@ -249,9 +238,7 @@ impl SocketLoop {
                 self.reopen_queue.retain(|queued| queued.id != listener.id);
                 self.decoders.deliver(&listener, Delivery::Retire(done));
             }
-            Command::RequestReplay { listener, attempt, from } => {
-                self.start_replay(PendingReplayRequest { listener, attempt, from })
-            }
+            Command::RequestReplay(request) => self.start_replay(request),
             Command::CancelReplay(id) => self.cancel_replay(id),
             Command::HostResolved(id, addresses) => {
                 if let Some(subscription) = self.open.get_mut(&id) {
@@ -271,16 +258,15 @@ impl SocketLoop {
             }
             #[cfg(any(test, feature = "fault-injection"))]
             Command::Fail => panic!("a test asked for a failure"),
-            Command::Stop => {}
+            Command::Stop => return ControlFlow::Break(()),
         }
+        ControlFlow::Continue(())
     }
 
     /// Waits until a socket is readable or a command wakes the thread.
     fn wait(&self) -> Ready {
         let mut items = vec![self.waker.as_poll_item(zmq::POLLIN)];
-        for subscription in self.open.values() {
-            items.extend(subscription.poll_items());
-        }
+        items.extend(self.open.values().flat_map(Subscription::poll_items));
         items.extend(self.replays.values().map(ReplaySocket::poll_item));
         if let Err(error) = zmq::poll(&mut items, CHECK_INTERVAL.as_millis() as i64) {
             // Interrupted by a signal: poll again.
@@ -305,13 +291,11 @@ impl SocketLoop {
         }
         let endpoint = listener.options.endpoint.clone();
         self.opened += 1;
-        let subscription =
-            Subscription::open(&self.context, self.opened, listener, self.curve.as_deref()).map_err(|source| {
-                match source {
-                    zmq::Error::EMFILE | zmq::Error::ENOMEM => ConnectError::Exhausted(source.to_string()),
-                    source => ConnectError::Endpoint { endpoint, why: source.to_string() },
-                }
-            })?;
+        let opened = Subscription::open(&self.context, self.opened, listener, self.curve.as_deref());
+        let subscription = opened.map_err(|error| match error {
+            zmq::Error::EMFILE | zmq::Error::ENOMEM => ConnectError::Exhausted(error.to_string()),
+            _ => ConnectError::Endpoint { endpoint, why: error.to_string() },
+        })?;
         self.open.insert(subscription.listener.id, subscription);
         Ok(())
     }
@@ -321,7 +305,7 @@ impl SocketLoop {
         self.unresolved_replays.remove(&id);
     }
 
-    fn start_replay(&mut self, request: PendingReplayRequest) {
+    fn start_replay(&mut self, request: ReplayRequest) {
         let id = request.listener.id;
         // The socket of an earlier request may still receive its reply.
         self.cancel_replay(id);
@@ -335,18 +319,14 @@ impl SocketLoop {
         });
     }
 
-    fn connect_replay(&mut self, request: PendingReplayRequest, endpoint: Result<String, String>) {
-        let PendingReplayRequest { listener, attempt, from } = request;
-        let connected = endpoint.and_then(|endpoint| {
-            let (context, curve) = (&self.replay_context, self.curve.as_deref());
-            let connected = ReplaySocket::request(context, curve, Arc::clone(&listener), &endpoint, (attempt, from));
-            connected.map_err(|error| format!("failed to request a replay from {endpoint}: {error}"))
+    fn connect_replay(&mut self, request: ReplayRequest, endpoint: Result<String, String>) {
+        let sent = endpoint.and_then(|endpoint| {
+            let sent = request.send(&self.replay_context, self.curve.as_deref(), &endpoint);
+            sent.map_err(|error| format!("failed to request a replay from {endpoint}: {error}"))
         });
-        match connected {
-            Ok(replay) => {
-                self.replays.insert(listener.id, replay);
-            }
-            Err(why) => self.decoders.deliver(&listener, Delivery::ReplayFailed { attempt, why }),
+        match sent {
+            Ok(socket) => drop(self.replays.insert(request.listener.id, ReplaySocket { request, socket })),
+            Err(why) => request.fail(&self.decoders, why),
         }
     }
 
@@ -369,23 +349,20 @@ impl SocketLoop {
         let abandoned: Vec<_> = abandoned.map(|open| (Arc::clone(&open.listener), open.is_refused())).collect();
         for (listener, is_refused) in abandoned {
             self.open.remove(&listener.id);
-            if is_refused {
-                // The handshake is counted and logged already. A new socket reads the keys again.
-                self.reopen_queue.push(listener);
-                continue;
+            // A refused handshake is counted and logged already. A new socket reads the keys again.
+            if !is_refused {
+                let why = format!(
+                    "ZeroMQ abandoned the connection to {}: a message above {MESSAGE_BYTES_MAX} bytes, or a peer that is not an \
+                     engine; reconnecting",
+                    listener.options.endpoint
+                );
+                // A peer that is not an engine fails each time: log with exponential back-off.
+                let times = listener.times_rejected(GIVEN_UP) + 1;
+                if times.is_power_of_two() {
+                    log_listener!(warn, listener, times, error = why.as_str(), "connection abandoned; reconnecting");
+                }
+                listener.reject(GIVEN_UP, why);
             }
-            let why = format!(
-                "ZeroMQ abandoned the connection to {}: a message above {MESSAGE_BYTES_MAX} bytes, or a peer that is not an engine; \
-                 reconnecting",
-                listener.options.endpoint
-            );
-            // A peer that is not an engine fails each time: log with exponential back-off.
-            let before = listener.times_rejected(GIVEN_UP);
-            if (before + 1).is_power_of_two() {
-                let times = before + 1;
-                log_listener!(warn, listener, times, error = why.as_str(), "connection abandoned; reconnecting");
-            }
-            listener.reject(GIVEN_UP, why);
             self.reopen_queue.push(listener);
         }
         for _ in 0..self.reopen_queue.len() {
@@ -402,13 +379,6 @@ impl SocketLoop {
 
 /// Reason label of an abandoned connection.
 const GIVEN_UP: &str = "connection_given_up";
-
-/// A replay request that is not sent yet.
-struct PendingReplayRequest {
-    listener: Arc<Listener>,
-    attempt: u32,
-    from: u64,
-}
 
 /// Sockets that can be read.
 #[derive(Default)]

@@ -37,6 +37,14 @@ impl Context {
     }
 }
 
+/// A rank that is changed, in the index of its model.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) index: &'a GroupedIndex,
+    pub(super) listener: &'a Arc<Listener>,
+    pub(super) rank: WorkerRank,
+}
+
 /// Time of a timestamp in seconds since the Unix epoch, where `now` and `arrived_at` are the same moment. An engine's clock
 /// can be wrong: a timestamp of the future, or one older than [`TIMESTAMP_AGE_MAX`], counts as `arrived_at`.
 fn event_time(timestamp: f64, now: SystemTime, arrived_at: Instant) -> Instant {
@@ -46,10 +54,6 @@ fn event_time(timestamp: f64, now: SystemTime, arrived_at: Instant) -> Instant {
 }
 
 impl Writer {
-    pub(super) fn record_waiting_rank(&self, listener: &Arc<Listener>, dp_rank: DpRank) {
-        self.waiting_ranks.borrow_mut().insert(listener, dp_rank);
-    }
-
     /// Applies one change of a batch that was begun at `now`.
     pub(super) fn apply_change(
         &self,
@@ -59,21 +63,20 @@ impl Writer {
         now: Instant,
         context: &mut Context,
     ) {
+        let target = |dp_rank| Target { index, listener, rank: listener.rank(dp_rank) };
         match change {
-            Change::Event(dp_rank, event) => self.apply_events(index, listener, dp_rank, event, context.event),
+            Change::Event(dp_rank, event) => self.apply_events(target(dp_rank), event, context.event),
             Change::Refresh(dp_rank, event) => {
-                let rank = WorkerRank { worker: listener.worker, dp_rank };
-                for event in index.without_held(rank, event) {
-                    self.apply_events(index, listener, dp_rank, event, context.event);
+                for event in index.without_held(listener.rank(dp_rank), event) {
+                    self.apply_events(target(dp_rank), event, context.event);
                 }
             }
             Change::MoveLastCopy(dp_rank, event) => {
-                let rank = WorkerRank { worker: listener.worker, dp_rank };
-                if index.removes_several_copies(rank, &event) {
+                if index.removes_several_copies(listener.rank(dp_rank), &event) {
                     let why = InferredLoss::MovedCopies.to_string();
                     self.reject_and_lose(listener, dp_rank, InferredLoss::MOVED_COPIES_UNKNOWN, why);
                 }
-                self.apply_event(index, listener, dp_rank, &event, context.event);
+                self.apply_event(target(dp_rank), &event, context.event);
             }
             Change::Cleared(dp_rank) => listener.cleared(dp_rank),
             Change::RecordLoss(dp_rank, why) => listener.record_loss(dp_rank, why),
@@ -82,24 +85,23 @@ impl Writer {
             Change::Pending(pending) => listener.set_pending(pending),
             Change::NoticesAcknowledged(kind, number) => listener.acknowledge_notices(kind, number),
             Change::Forget(dp_rank) => {
-                let rank = WorkerRank { worker: listener.worker, dp_rank };
-                listener.model.forget(index, rank, context.cause, now);
+                listener.model.forget(index, listener.rank(dp_rank), context.cause, now);
                 listener.set_waiting(dp_rank, 0);
             }
             Change::ParentSaltUnknown(dp_rank, parent) => {
-                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                let rank = listener.rank(dp_rank);
                 // A bounded index refuses blocks whose parent it has evicted.
                 if !index.is_held(rank, parent) && !listener.model.is_partial(rank) {
                     listener.record_loss(Some(dp_rank), InferredLoss::ParentSalt.to_string());
                 }
             }
             Change::CopySaltUnknown(dp_rank, blocks) => {
-                let rank = WorkerRank { worker: listener.worker, dp_rank };
+                let rank = listener.rank(dp_rank);
                 if blocks.iter().any(|&block| !index.is_held(rank, block)) && !listener.model.is_partial(rank) {
                     listener.record_loss(Some(dp_rank), InferredLoss::CopySalt.to_string());
                 }
             }
-            Change::EntryOmitted(dp_rank) => index.record_partial(WorkerRank { worker: listener.worker, dp_rank }),
+            Change::EntryOmitted(dp_rank) => index.record_partial(listener.rank(dp_rank)),
             Change::SaltedStore(dp_rank) => {
                 if listener.waiting(dp_rank) > 0 {
                     listener.record_loss(Some(dp_rank), InferredLoss::SaltedStore.to_string());
@@ -125,35 +127,21 @@ impl Writer {
 
     /// Applies an event. Blocks that a shared cache names by sequence hash alone are stored with the content that they have
     /// elsewhere in the index.
-    fn apply_events(
-        &self,
-        index: &GroupedIndex,
-        listener: &Arc<Listener>,
-        dp_rank: DpRank,
-        event: RankEvent,
-        context: EventContext,
-    ) {
+    fn apply_events(&self, target: Target<'_>, event: RankEvent, context: EventContext) {
+        let Target { index, listener, rank } = target;
         match event {
             RankEvent::Primary(BlockEvent::Copied { tier, blocks }) if listener.instance.shared_cache().is_some() => {
-                let rank = WorkerRank { worker: listener.worker, dp_rank };
                 for event in with_contents(index, rank, tier, blocks) {
-                    self.apply_event(index, listener, dp_rank, &RankEvent::Primary(event), context);
+                    self.apply_event(target, &RankEvent::Primary(event), context);
                 }
             }
-            event => self.apply_event(index, listener, dp_rank, &event, context),
+            event => self.apply_event(target, &event, context),
         }
     }
 
     /// Applies an event, and records the losses that it shows.
-    fn apply_event(
-        &self,
-        index: &GroupedIndex,
-        listener: &Arc<Listener>,
-        dp_rank: DpRank,
-        event: &RankEvent,
-        context: EventContext,
-    ) {
-        let rank = WorkerRank { worker: listener.worker, dp_rank };
+    fn apply_event(&self, target: Target<'_>, event: &RankEvent, context: EventContext) {
+        let Target { index, listener, rank } = target;
         let stored = match event {
             RankEvent::Primary(BlockEvent::Stored { blocks, .. }) => blocks.len(),
             RankEvent::Secondary(GroupChange { event: GroupEvent::Stored { blocks, .. }, .. }) => blocks.len(),
@@ -163,24 +151,17 @@ impl Writer {
             let refused = stored as u64;
             self.metrics.event_applied(event, &AppliedChanges { refused, ..AppliedChanges::default() });
             self.metrics.limit_reached_by(Limit::TenantHeldBlocks, refused);
-            return listener.record_loss(Some(dp_rank), LossReason::TenantHeldBlocks.to_string());
+            return listener.record_loss(Some(rank.dp_rank), LossReason::TenantHeldBlocks.to_string());
         }
         let applied = listener.model.write(index, rank, event, context);
         self.metrics.event_applied(event, &applied);
-        listener.record_activity(dp_rank, event, &applied);
-        self.record_effects(index, listener, rank, event, &applied);
+        listener.record_activity(rank.dp_rank, event, &applied);
+        self.record_effects(target, event, &applied);
     }
 
     /// Records the losses that an applied event shows, and the blocks that wait for a parent.
-    pub(super) fn record_effects(
-        &self,
-        index: &GroupedIndex,
-        listener: &Arc<Listener>,
-        rank: WorkerRank,
-        event: &RankEvent,
-        applied: &AppliedChanges,
-    ) {
-        let dp_rank = rank.dp_rank;
+    pub(super) fn record_effects(&self, target: Target<'_>, event: &RankEvent, applied: &AppliedChanges) {
+        let Target { index, listener, rank: WorkerRank { dp_rank, .. } } = target;
         let (bound, why) = match event {
             RankEvent::Primary(_) if applied.moves_refused > 0 => (Limit::MovedBlocks, LossReason::MovedBlocks),
             RankEvent::Primary(_) if applied.twins_refused > 0 => (Limit::Twins, LossReason::Twins),
@@ -196,7 +177,7 @@ impl Writer {
             }
         }
         match event {
-            RankEvent::Primary(event) => self.record_unknown_blocks(index, listener, rank, event, applied),
+            RankEvent::Primary(event) => self.record_unknown_blocks(target, event, applied),
             RankEvent::Secondary(GroupChange { group, event: GroupEvent::Stored { .. } | GroupEvent::Linked(_) })
                 if applied.unknown > 0 =>
             {
@@ -218,14 +199,8 @@ impl Writer {
     }
 
     /// Records blocks whose content or parent is unknown, as an event shows.
-    fn record_unknown_blocks(
-        &self,
-        index: &GroupedIndex,
-        listener: &Arc<Listener>,
-        rank: WorkerRank,
-        event: &BlockEvent,
-        applied: &AppliedChanges,
-    ) {
+    fn record_unknown_blocks(&self, target: Target<'_>, event: &BlockEvent, applied: &AppliedChanges) {
+        let Target { index, listener, rank } = target;
         let dp_rank = rank.dp_rank;
         // A bounded index may have evicted the content.
         if matches!(event, BlockEvent::Copied { .. }) && applied.unknown > 0 && !listener.model.is_partial(rank) {
@@ -244,7 +219,7 @@ impl Writer {
         if now != before {
             listener.set_waiting(dp_rank, now);
             if before == 0 {
-                self.record_waiting_rank(listener, dp_rank);
+                self.waiting_ranks.borrow_mut().insert(listener, dp_rank);
             }
         }
     }

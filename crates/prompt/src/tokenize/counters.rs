@@ -45,12 +45,6 @@ pub struct PoolStatistics {
 }
 
 impl PoolStatistics {
-    /// Number of prompts that failed for one reason.
-    #[must_use]
-    pub fn failed_for(&self, reason: FailureReason) -> u64 {
-        self.failed.get(&reason).copied().unwrap_or_default()
-    }
-
     pub(super) fn count_failure(&mut self, reason: FailureReason) {
         *self.failed.entry(reason).or_default() += 1;
     }

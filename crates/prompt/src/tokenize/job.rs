@@ -42,6 +42,11 @@ pub(super) enum Lane {
     Renderings,
 }
 
+impl Lane {
+    /// Number of lanes.
+    pub(super) const COUNT: usize = 3;
+}
+
 impl JobState {
     /// The lane of the next slice.
     pub(super) fn lane(&self) -> Lane {

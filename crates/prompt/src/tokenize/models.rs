@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
@@ -14,16 +14,11 @@ use super::counters::Counters;
 use super::error::{FailedSource, LoadError, TokenizeError, UnavailableModel};
 use super::job::panic_message;
 use super::limits::MODEL_NAME_BYTES_MAX;
+use super::pool::PoolOptions;
 use super::source::{ModelTokenizer, TokenizerSource};
 
 /// Maximum number of models that are cached as missing, in addition to the loaded ones.
 pub const MISSING_MODELS_MAX: usize = 1024;
-
-pub(super) struct ModelsOptions {
-    pub(super) loaded_max: usize,
-    pub(super) missing_for: Duration,
-    pub(super) checked_every: Duration,
-}
 
 /// A tokenizer and the name of its source.
 #[derive(Clone)]
@@ -35,7 +30,7 @@ pub(super) struct LoadedTokenizer {
 /// Models whose tokenizers are loaded, being loaded or cached as missing.
 pub(super) struct Models {
     sources: Vec<(Arc<str>, Box<dyn TokenizerSource>)>,
-    options: ModelsOptions,
+    options: PoolOptions,
     state: Mutex<State>,
     load_ended: Condvar,
     counters: Arc<Counters>,
@@ -67,9 +62,9 @@ enum Lookup {
 }
 
 impl Models {
-    pub(super) fn new(sources: Vec<Box<dyn TokenizerSource>>, options: ModelsOptions, counters: Arc<Counters>) -> Self {
-        let state =
-            State { loaded: lru(options.loaded_max), missing: lru(MISSING_MODELS_MAX), loading: HashSet::new() };
+    pub(super) fn new(sources: Vec<Box<dyn TokenizerSource>>, options: PoolOptions, counters: Arc<Counters>) -> Self {
+        let loaded = lru(options.loaded_models_max);
+        let state = State { loaded, missing: lru(MISSING_MODELS_MAX), loading: HashSet::new() };
         let sources = sources.into_iter().map(|source| (Arc::from(source.name()), source)).collect();
         Self { sources, options, state: Mutex::new(state), load_ended: Condvar::new(), counters }
     }
@@ -182,11 +177,8 @@ impl Models {
             Ok(loaded) => {
                 self.counters.lock().loads += 1;
                 state.missing.pop(model);
-                if state
-                    .loaded
-                    .push(model.to_owned(), CachedTokenizer { loaded: loaded.clone(), checked: now })
-                    .is_some()
-                {
+                let cached = CachedTokenizer { loaded: loaded.clone(), checked: now };
+                if state.loaded.push(model.to_owned(), cached).is_some() {
                     self.counters.lock().cache_evictions += 1;
                 }
             }
@@ -201,7 +193,7 @@ impl Models {
 }
 
 impl State {
-    fn find(&mut self, model: &str, options: &ModelsOptions) -> Lookup {
+    fn find(&mut self, model: &str, options: &PoolOptions) -> Lookup {
         if let Some(kept) = self.loaded.get_mut(model) {
             let loaded = kept.loaded.clone();
             if kept.checked.elapsed() < options.checked_every {

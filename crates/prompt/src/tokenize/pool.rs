@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::counters::{Counters, PoolStatistics};
 use super::error::TokenizeError;
 use super::job::{Job, JobState, Lane, panic_message};
-use super::models::{Models, ModelsOptions};
+use super::models::Models;
 use super::pieces::PieceCache;
 use super::prompt::{Prompt, PromptOptions, Tokenized};
 use super::queue::{Queue, QueuedJob, Ticket};
@@ -89,25 +89,20 @@ impl TokenizerPool {
     /// If a thread cannot be started.
     pub fn start(sources: Vec<Box<dyn TokenizerSource>>, options: &PoolOptions) -> std::io::Result<Self> {
         let counters = Arc::new(Counters::default());
-        let models_options = ModelsOptions {
-            loaded_max: options.loaded_models_max,
-            missing_for: options.missing_for,
-            checked_every: options.checked_every,
-        };
         let shared = Arc::new(PoolState {
             queue: Queue::new(options.queued_prompts_max, options.queued_bytes_max),
-            models: Models::new(sources, models_options, Arc::clone(&counters)),
+            models: Models::new(sources, options.clone(), Arc::clone(&counters)),
             pieces: Arc::new(PieceCache::new(options.cached_bytes_max)),
             counters,
             threads: Mutex::default(),
         });
         let pool = Self { shared };
         for number in 0..options.workers.max(1) {
-            start_worker(&pool.shared, WorkerName { lane: Lane::Slices, number })?;
+            start_worker(&pool.shared, Lane::Slices, number)?;
         }
-        start_worker(&pool.shared, WorkerName { lane: Lane::UncutPieces, number: 0 })?;
+        start_worker(&pool.shared, Lane::UncutPieces, 0)?;
         for number in 0..options.workers.div_ceil(2).max(1) {
-            start_worker(&pool.shared, WorkerName { lane: Lane::Renderings, number })?;
+            start_worker(&pool.shared, Lane::Renderings, number)?;
         }
         Ok(pool)
     }
@@ -133,7 +128,7 @@ impl TokenizerPool {
         options: PromptOptions,
     ) -> Result<Tokenized, TokenizeError> {
         let (sender, result) = bounded(1);
-        self.submit_with(model, prompt, options, move |tokenized| {
+        self.submit(model, prompt, options, move |tokenized| {
             // The receiver below outlives this callback.
             let _ = sender.send(tokenized);
         })?;
@@ -162,27 +157,13 @@ impl TokenizerPool {
         Ok((whole, second))
     }
 
-    /// Queues a prompt to be tokenized as engines do, and returns at once. `on_done` is called exactly once: by a worker, or
+    /// Queues a prompt to be tokenized, and returns at once. `on_done` is called exactly once: by a worker, or
     /// by the thread that stops the pool or withdraws the prompt. It must not block.
     ///
     /// # Errors
     ///
     /// If the queue is full or the pool has stopped. `on_done` is not called then.
     pub fn submit(
-        &self,
-        model: &str,
-        prompt: Prompt,
-        on_done: impl FnOnce(Result<Tokenized, TokenizeError>) + Send + 'static,
-    ) -> Result<Ticket, TokenizeError> {
-        self.submit_with(model, prompt, PromptOptions::default(), on_done)
-    }
-
-    /// Like [`submit`](Self::submit), with options.
-    ///
-    /// # Errors
-    ///
-    /// The same.
-    pub fn submit_with(
         &self,
         model: &str,
         prompt: Prompt,
@@ -193,10 +174,8 @@ impl TokenizerPool {
         let state = JobState::Submitted { model: model.to_owned(), prompt, options, effort: Effort::Brief };
         let (submitted, worked) = (Instant::now(), Duration::ZERO);
         let job = Job { state, on_done: Box::new(on_done), submitted, worked, request: current() };
-        self.shared
-            .queue
-            .push(job, bytes)
-            .inspect_err(|error| self.shared.counters.lock().count_failure(error.reason()))
+        let pushed = self.shared.queue.push(job, bytes);
+        pushed.inspect_err(|error| self.shared.counters.lock().count_failure(error.reason()))
     }
 
     /// Withdraws a prompt: it fails with [`TokenizeError::Withdrawn`], at once if it is queued, else after the slice that a
@@ -318,35 +297,29 @@ enum Progress {
     Done { ids: Vec<u32>, media: Option<&'static str>, source: Arc<str> },
 }
 
-/// The lane of a worker, and its number there.
-#[derive(Clone, Copy)]
-struct WorkerName {
-    lane: Lane,
-    number: usize,
-}
-
-fn start_worker(shared: &Arc<PoolState>, name: WorkerName) -> std::io::Result<()> {
+/// Starts the worker of a lane with this number there.
+fn start_worker(shared: &Arc<PoolState>, lane: Lane, number: usize) -> std::io::Result<()> {
     let worker = Arc::clone(shared);
-    let thread_name = match name.lane {
-        Lane::Slices => format!("tokenizer-{}", name.number),
+    let name = match lane {
+        Lane::Slices => format!("tokenizer-{number}"),
         Lane::UncutPieces => "tokenizer-uncut".to_owned(),
-        Lane::Renderings => format!("renderer-{}", name.number),
+        Lane::Renderings => format!("renderer-{number}"),
     };
-    let thread = std::thread::Builder::new().name(thread_name).spawn(move || run_worker(&worker, name))?;
+    let thread = std::thread::Builder::new().name(name).spawn(move || run_worker(&worker, lane, number))?;
     let mut threads = shared.threads.lock();
     threads.retain(|thread| !thread.is_finished());
     threads.push(thread);
     Ok(())
 }
 
-fn run_worker(shared: &Arc<PoolState>, name: WorkerName) {
+fn run_worker(shared: &Arc<PoolState>, lane: Lane, number: usize) {
     let mut replaced_at = shared.models.dropped() + DROPPED_TOKENIZERS_PER_THREAD;
-    while let Some(queued) = shared.queue.pop(name.lane) {
+    while let Some(queued) = shared.queue.pop(lane) {
         shared.work(queued);
         if shared.models.dropped() < replaced_at || shared.queue.is_closed() {
             continue;
         }
-        match start_worker(shared, name) {
+        match start_worker(shared, lane, number) {
             Ok(()) => return,
             // No new thread is available: keep this one and try again later.
             Err(_) => replaced_at = shared.models.dropped() + DROPPED_TOKENIZERS_PER_THREAD,

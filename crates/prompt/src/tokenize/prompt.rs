@@ -68,16 +68,13 @@ impl PromptOptions {
     /// The tokens of this prompt to keep. `None` keeps all. A chat request may set it as well; its -1 means the model's
     /// maximum, which a valid prompt does not exceed.
     pub(super) fn kept_of(self, prompt: &Prompt) -> Result<Option<Truncation>, ChatError> {
-        let asked = match prompt {
-            Prompt::Chat(chat) => chat.request.truncate_prompt_tokens.filter(|asked| *asked != -1),
-            Prompt::Text(_) => None,
+        let (asked, side) = match prompt {
+            Prompt::Chat(chat) => (chat.request.truncate_prompt_tokens, chat.fields.truncation_side),
+            Prompt::Text(_) => (None, None),
         };
         let wrong = |asked| ChatError::Request(format!("truncate_prompt_tokens is {asked}; send a number >= 0, or -1"));
+        let asked = asked.filter(|asked| *asked != -1);
         let asked = asked.map(|asked| usize::try_from(asked).map_err(|_| wrong(asked))).transpose()?;
-        let side = match prompt {
-            Prompt::Chat(chat) => chat.fields.truncation_side,
-            Prompt::Text(_) => None,
-        };
         Ok(self.keep_last.or(asked).map(|count| Truncation { count, side: self.truncation_side.or(side) }))
     }
 }

@@ -1,6 +1,7 @@
 //! The queue of jobs, limited by number and bytes.
 
 use std::collections::{HashMap, VecDeque};
+use std::iter::once;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -21,9 +22,8 @@ pub struct Ticket(u64);
 /// in separate queues for the workers of their [lanes](Lane).
 pub(super) struct Queue {
     state: Mutex<State>,
-    filled: Condvar,
-    filled_uncut: Condvar,
-    filled_renderings: Condvar,
+    /// Notified, by lane, when a job is queued.
+    filled: [Condvar; Lane::COUNT],
     jobs_max: usize,
     bytes_max: usize,
 }
@@ -38,12 +38,9 @@ pub(super) struct QueuedJob {
 #[derive(Default)]
 struct State {
     short: VecDeque<QueuedJob>,
-    /// Long prompts, not begun or between two slices.
-    long: VecDeque<QueuedJob>,
-    /// Prompts before a long piece that cannot be cut.
-    uncut: VecDeque<QueuedJob>,
-    /// Chats that take long to render.
-    renderings: VecDeque<QueuedJob>,
+    /// The other jobs by lane: long prompts, not begun or between two slices; prompts before a long piece that cannot be cut; chats
+    /// that take long to render.
+    lanes: [VecDeque<QueuedJob>; Lane::COUNT],
     /// Jobs that a worker has taken, and whether each was withdrawn since.
     taken: HashMap<Ticket, bool>,
     bytes: usize,
@@ -55,14 +52,7 @@ struct State {
 
 impl Queue {
     pub(super) fn new(jobs_max: usize, bytes_max: usize) -> Self {
-        Self {
-            state: Mutex::default(),
-            filled: Condvar::new(),
-            filled_uncut: Condvar::new(),
-            filled_renderings: Condvar::new(),
-            jobs_max: jobs_max.max(1),
-            bytes_max,
-        }
+        Self { state: Mutex::default(), filled: Default::default(), jobs_max: jobs_max.max(1), bytes_max }
     }
 
     /// Appends a job of `bytes`. An empty queue accepts a job larger than the limit.
@@ -79,13 +69,11 @@ impl Queue {
         let ticket = Ticket(state.tickets);
         let queued = QueuedJob { ticket, job, bytes };
         state.bytes += bytes;
-        if bytes <= SHORT_BYTES_MAX {
-            state.short.push_back(queued)
-        } else {
-            state.long.push_back(queued)
-        }
+        let is_short = bytes <= SHORT_BYTES_MAX;
+        let jobs = if is_short { &mut state.short } else { &mut state.lanes[Lane::Slices as usize] };
+        jobs.push_back(queued);
         drop(state);
-        self.filled.notify_one();
+        self.filled[Lane::Slices as usize].notify_one();
         Ok(ticket)
     }
 
@@ -99,13 +87,9 @@ impl Queue {
             return Err(Box::new((queued.job, why)));
         }
         state.bytes += queued.bytes;
-        match lane {
-            Lane::Slices => state.long.push_back(queued),
-            Lane::UncutPieces => state.uncut.push_back(queued),
-            Lane::Renderings => state.renderings.push_back(queued),
-        }
+        state.lanes[lane as usize].push_back(queued);
         drop(state);
-        self.filled_in(lane).notify_one();
+        self.filled[lane as usize].notify_one();
         Ok(())
     }
 
@@ -121,21 +105,13 @@ impl Queue {
             *is_withdrawn = true;
             return None;
         }
-        let State { short, long, uncut, renderings, .. } = &mut *state;
-        let queued = [short, long, uncut, renderings].into_iter().find_map(|jobs| {
+        let State { short, lanes, .. } = &mut *state;
+        let queued = once(short).chain(lanes).find_map(|jobs| {
             let at = jobs.iter().position(|queued| queued.ticket == ticket)?;
             jobs.remove(at)
         })?;
         state.bytes -= queued.bytes;
         Some(queued.job)
-    }
-
-    fn filled_in(&self, lane: Lane) -> &Condvar {
-        match lane {
-            Lane::Slices => &self.filled,
-            Lane::UncutPieces => &self.filled_uncut,
-            Lane::Renderings => &self.filled_renderings,
-        }
     }
 
     /// Waits for a job of a lane. `None` once the queue is closed.
@@ -150,7 +126,7 @@ impl Queue {
             if state.is_closed {
                 return None;
             }
-            self.filled_in(lane).wait(&mut state);
+            self.filled[lane as usize].wait(&mut state);
         }
     }
 
@@ -159,13 +135,10 @@ impl Queue {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.bytes = 0;
-        let State { short, long, uncut, renderings, .. } = &mut *state;
-        let waiting = [short, long, uncut, renderings].map(std::mem::take);
+        let (short, lanes) = (std::mem::take(&mut state.short), std::mem::take(&mut state.lanes));
         drop(state);
-        for filled in [&self.filled, &self.filled_uncut, &self.filled_renderings] {
-            filled.notify_all();
-        }
-        waiting.into_iter().flatten().map(|queued| queued.job).collect()
+        self.filled.iter().for_each(|filled| _ = filled.notify_all());
+        once(short).chain(lanes).flatten().map(|queued| queued.job).collect()
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -181,17 +154,16 @@ impl Queue {
 
 impl State {
     fn waiting(&self) -> usize {
-        self.short.len() + self.long.len() + self.uncut.len() + self.renderings.len()
+        self.short.len() + self.lanes.iter().map(VecDeque::len).sum::<usize>()
     }
 
     fn next(&mut self, lane: Lane) -> Option<QueuedJob> {
-        match lane {
-            Lane::UncutPieces => return self.uncut.pop_front(),
-            Lane::Renderings => return self.renderings.pop_front(),
-            Lane::Slices => {}
+        let jobs = &mut self.lanes[lane as usize];
+        if lane != Lane::Slices {
+            return jobs.pop_front();
         }
         let is_turn_of_long = self.short.is_empty() || self.served >= SHORT_PER_SLICE;
-        if is_turn_of_long && let Some(queued) = self.long.pop_front() {
+        if is_turn_of_long && let Some(queued) = jobs.pop_front() {
             self.served = 0;
             return Some(queued);
         }

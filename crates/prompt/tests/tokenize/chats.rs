@@ -103,7 +103,7 @@ fn a_chat_that_cannot_be_rendered_says_why() {
     let wrong = chat(json!({"messages": [], "truncate_prompt_tokens": -2}));
     let error = pool.tokenize("strict", wrong).expect_err("that is no number of tokens");
     assert!(error.to_string().contains("truncate_prompt_tokens is -2"), "{error}");
-    assert_eq!(pool.statistics().failed_for(FailureReason::Chat), 3);
+    assert_eq!(pool.statistics().failed[&FailureReason::Chat], 3);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use flash_indexer_prompt::tokenize::{
 use flash_indexer_test_support::wait_for;
 use parking_lot::Mutex;
 
-use crate::support::{DEADLINE, FnTokenizer, Scripted, forgetful, ids, pool_of, text, tokenizing_with};
+use crate::support::{DEADLINE, FnTokenizer, Scripted, forgetful, ids, pool_of, submit, text, tokenizing_with};
 
 type Load = Result<Arc<dyn ModelTokenizer>, LoadError>;
 
@@ -79,7 +79,7 @@ fn a_model_requested_concurrently_is_loaded_once() {
     let done = Arc::new(AtomicUsize::new(0));
     for _ in 0..4 {
         let done = Arc::clone(&done);
-        pool.submit("model", text("x"), move |result| {
+        submit(&pool, text("x"), move |result| {
             done.fetch_add(usize::from(result.is_ok()), Ordering::Relaxed);
         })
         .expect("room");
@@ -112,7 +112,7 @@ fn a_failure_is_remembered_for_a_while_only() {
     assert_eq!(tries.load(Ordering::Relaxed), 1);
     let statistics = pool.statistics();
     assert_eq!((statistics.loads_failed, statistics.cache_negative_hits), (1, 2));
-    assert_eq!(statistics.failed_for(FailureReason::LoadFailed), 3);
+    assert_eq!(statistics.failed[&FailureReason::LoadFailed], 3);
 
     tries.store(0, Ordering::Relaxed);
     let pool = pool_of(source(&tries));

@@ -457,7 +457,7 @@ fn a_text_that_cannot_be_cut_is_refused_above_a_limit() {
         assert_eq!(error.reason(), FailureReason::TooLong, "{model}: {shown}");
         assert!(shown.contains("4194305 bytes of it have no place") && shown.contains("send token_ids"), "{shown}");
     }
-    assert_eq!(pool.statistics().failed_for(FailureReason::TooLong), 2);
+    assert_eq!(pool.statistics().failed[&FailureReason::TooLong], 2);
     // A text of words with the same length is tokenized, and a long piece keeps its ids.
     let words = "a word ".repeat(UNCUT_BYTES_MAX / 7 + 1);
     assert!(ids(&pool, "words", &words).len() > UNCUT_BYTES_MAX / 7);

@@ -8,7 +8,7 @@ use flash_indexer_prompt::tokenize::{FailureReason, PoolOptions, TokenizeError, 
 use flash_indexer_test_support::wait_for;
 use parking_lot::Mutex;
 
-use crate::support::{DEADLINE, forgetful, ids, pool_of, text, tokenizing_with};
+use crate::support::{DEADLINE, forgetful, ids, pool_of, submit, text, tokenizing_with};
 
 /// A pool of one worker. It is busy with a first prompt while `then` runs, and continues afterwards.
 fn held_while(options: PoolOptions, then: impl FnOnce(&TokenizerPool)) -> TokenizerPool {
@@ -20,7 +20,7 @@ fn held_while(options: PoolOptions, then: impl FnOnce(&TokenizerPool)) -> Tokeni
         vec![text.len() as u32]
     });
     let pool = TokenizerPool::start(vec![Box::new(source)], &PoolOptions { workers: 1, ..options }).expect("threads");
-    pool.submit("model", text("first"), |_| {}).expect("room");
+    submit(&pool, text("first"), |_| {}).expect("room");
     wait_for("the worker taking the first prompt", DEADLINE, || (pool.statistics().queued == 0).then_some(()));
     then(&pool);
     drop(closed);
@@ -36,7 +36,7 @@ fn results_arrive_by_return_value_and_by_callback() {
     let (sender, results) = channel();
     for number in 0..100u32 {
         let sender = sender.clone();
-        pool.submit("model", text(&"x".repeat(number as usize)), move |result| {
+        submit(&pool, text(&"x".repeat(number as usize)), move |result| {
             sender.send((number, result.expect("tokens").ids.len())).expect("the test listens");
         })
         .expect("room");
@@ -58,16 +58,16 @@ fn a_full_queue_refuses_and_says_so() {
             let count = move |result: Result<_, _>| {
                 done.fetch_add(usize::from(result.is_ok()), Ordering::Relaxed);
             };
-            pool.submit("model", text("ab"), count).expect("room");
+            submit(pool, text("ab"), count).expect("room");
         }
-        let refused = pool.submit("model", text("ab"), |_| panic!("it was refused")).expect_err("no room");
+        let refused = submit(pool, text("ab"), |_| panic!("it was refused")).expect_err("no room");
         assert!(matches!(refused, TokenizeError::QueueFull { prompts: 3, bytes: 6 }), "{refused}");
         assert!(refused.to_string().contains("more workers"), "{refused}");
         let refused = pool.tokenize("model", text("ab")).expect_err("no room");
         assert_eq!(refused.reason(), FailureReason::QueueFull);
         let statistics = pool.statistics();
         assert_eq!((statistics.queued, statistics.queued_bytes), (3, 6));
-        assert_eq!(statistics.failed_for(FailureReason::QueueFull), 2);
+        assert_eq!(statistics.failed[&FailureReason::QueueFull], 2);
     });
     wait_for("what was queued", DEADLINE, || (done.load(Ordering::Relaxed) == 3).then_some(()));
     assert_eq!(ids(&pool, "model", "abc"), [3]);
@@ -77,8 +77,8 @@ fn a_full_queue_refuses_and_says_so() {
 fn bytes_are_bounded_as_well_and_one_large_prompt_fits_an_empty_queue() {
     let options = PoolOptions { queued_bytes_max: 10, ..forgetful() };
     let pool = held_while(options, |pool| {
-        pool.submit("model", text(&"x".repeat(100)), |_| {}).expect("the queue was empty");
-        let refused = pool.submit("model", text("x"), |_| {}).expect_err("no room");
+        submit(pool, text(&"x".repeat(100)), |_| {}).expect("the queue was empty");
+        let refused = submit(pool, text("x"), |_| {}).expect_err("no room");
         assert!(matches!(refused, TokenizeError::QueueFull { prompts: 1, bytes: 100 }), "{refused}");
     });
     wait_for("the large one", DEADLINE, || (pool.statistics().queued == 0).then_some(()));
@@ -95,7 +95,7 @@ fn a_withdrawn_prompt_leaves_the_queue() {
             let tell = move |result: Result<_, TokenizeError>| {
                 sender.send((name, result.map_err(|error| error.reason()).err())).expect("the test listens");
             };
-            pool.submit("model", text(name), tell).expect("room")
+            submit(pool, text(name), tell).expect("room")
         };
         let tickets = ["a", "bb", "ccc"].map(submit);
         pool.withdraw(tickets[1]);
@@ -105,7 +105,7 @@ fn a_withdrawn_prompt_leaves_the_queue() {
     });
     let outcomes: Vec<_> = (0..4).map(|_| results.recv_timeout(DEADLINE).expect("each callback is called")).collect();
     assert_eq!(outcomes, [("bb", Some(FailureReason::Withdrawn)), ("a", None), ("ccc", None), ("d", None)]);
-    assert_eq!(pool.statistics().failed_for(FailureReason::Withdrawn), 1);
+    assert_eq!(pool.statistics().failed[&FailureReason::Withdrawn], 1);
 }
 
 #[test]
@@ -120,10 +120,10 @@ fn a_panic_fails_its_prompt_and_nothing_else() {
         assert!(error.to_string().contains("a word that it cannot stand"), "{error}");
     }
     assert_eq!(ids(&pool, "model", "good"), [1]);
-    pool.submit("model", text("good"), |_| panic!("a callback that fails")).expect("room");
+    submit(&pool, text("good"), |_| panic!("a callback that fails")).expect("room");
     wait_for("the callback", DEADLINE, || (pool.statistics().callbacks_panicked == 1).then_some(()));
     assert_eq!(ids(&pool, "model", "good"), [1]);
-    assert_eq!(pool.statistics().failed_for(FailureReason::Panicked), 10);
+    assert_eq!(pool.statistics().failed[&FailureReason::Panicked], 10);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn stopping_ends_what_was_begun_and_refuses_what_waits() {
     let submit = |name: &'static str| {
         let sender = sender.clone();
         let tell = move |result: Result<_, _>| sender.send((name, result.is_ok())).expect("the test listens");
-        pool.submit("model", text(name), tell).expect("room");
+        submit(&pool, text(name), tell).expect("room");
     };
     submit("begun");
     wait_for("the worker taking it", DEADLINE, || (pool.statistics().queued == 0).then_some(()));
@@ -159,7 +159,7 @@ fn stopping_ends_what_was_begun_and_refuses_what_waits() {
     stopping.join().expect("it stops");
     assert_eq!(results.try_recv().expect("it was finished before"), ("begun", true));
     assert!(matches!(pool.tokenize("model", text("late")), Err(TokenizeError::Stopped)));
-    assert_eq!(pool.statistics().failed_for(FailureReason::Stopped), 3);
+    assert_eq!(pool.statistics().failed[&FailureReason::Stopped], 3);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_pool_may_be_dropped_by_its_own_worker() {
     let (sender, ended) = channel();
     let (gate, opened) = channel::<()>();
     let own = Arc::clone(&pool);
-    pool.submit("model", text("x"), move |_| {
+    submit(&pool, text("x"), move |_| {
         opened.recv_timeout(DEADLINE).expect("the test lets go");
         drop(own);
         sender.send(()).expect("the test listens");

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::tempdir;
 
 use crate::service_stub::{Running, Stub};
-use crate::support::{DEADLINE, forgetful, text};
+use crate::support::{DEADLINE, forgetful, submit, text};
 
 fn pool_with(address: &ServiceAddress, deadline: Duration) -> TokenizerPool {
     let service = TokenizerService::new(address, deadline).expect("a client");
@@ -88,7 +88,7 @@ fn a_call_continues_the_trace_of_its_request() {
     let tracer = Tracer::new(&SdkTracerProvider::builder().build());
     let parent = format!("00-{TRACE}-00f067aa0ba902b7-01");
     let caller = TraceParent::read(|name| (name == "traceparent").then_some(parent.as_str()).into_iter());
-    let request = tracer.request(&caller, Root::Never).expect("its caller is sampled");
+    let request = tracer.request(&caller, Root::Never, None).expect("its caller is sampled");
     {
         let _request = request.attach();
         ids(&pool, "two").expect("tokens");
@@ -246,7 +246,7 @@ fn a_pool_with_a_service_may_be_dropped_inside_a_runtime() {
     let pool = pool_with(&running.address, DEADLINE);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async {
-        assert!(pool.submit("model", text("one"), |_| {}).is_ok());
+        assert!(submit(&pool, text("one"), |_| {}).is_ok());
         drop(pool);
         drop(TokenizerService::new(&running.address, DEADLINE).expect("a client"));
     });

@@ -10,7 +10,7 @@ use flash_indexer_prompt::tokenize::{
 use flash_indexer_test_support::wait_for;
 use parking_lot::Mutex;
 
-use crate::support::{DEADLINE, Scripted, forgetful, text};
+use crate::support::{DEADLINE, Scripted, forgetful, submit, text};
 
 /// Length of a prompt that is not short.
 const LONG: usize = 100_000;
@@ -79,7 +79,7 @@ fn order(pass: &Sender<()>, slices: &Receiver<String>, count: usize) -> String {
 #[test]
 fn short_prompts_are_served_between_the_slices_of_long_ones() {
     let (pool, pass, slices) = gated();
-    let submit = |prompt| pool.submit("model", prompt, |result| assert!(result.is_ok())).expect("room");
+    let submit = |prompt| submit(&pool, prompt, |result| assert!(result.is_ok())).expect("room");
     submit(long("A||||"));
     assert_eq!(slices.recv_timeout(DEADLINE).expect("the first slice"), "A");
     submit(long("B||"));
@@ -92,7 +92,7 @@ fn short_prompts_are_served_between_the_slices_of_long_ones() {
 #[test]
 fn many_short_prompts_do_not_keep_a_long_one_from_its_turn() {
     let (pool, pass, slices) = gated();
-    let submit = |prompt| pool.submit("model", prompt, |result| assert!(result.is_ok())).expect("room");
+    let submit = |prompt| submit(&pool, prompt, |result| assert!(result.is_ok())).expect("room");
     submit(long("A|||"));
     assert_eq!(slices.recv_timeout(DEADLINE).expect("the first slice"), "A");
     for _ in 0..20 {
@@ -109,16 +109,16 @@ fn the_rest_of_a_withdrawn_prompt_is_not_tokenized() {
     let report = move |result: Result<_, TokenizeError>| {
         sender.send(result.map_err(|error| error.reason()).err()).expect("the test listens");
     };
-    let ticket = pool.submit("model", long("A|||||"), report).expect("room");
+    let ticket = submit(&pool, long("A|||||"), report).expect("room");
     assert_eq!(slices.recv_timeout(DEADLINE).expect("the first slice"), "A");
     pool.withdraw(ticket);
     pool.withdraw(ticket);
-    pool.submit("model", text("b|"), |result| assert!(result.is_ok())).expect("room");
+    submit(&pool, text("b|"), |result| assert!(result.is_ok())).expect("room");
     pass.send(()).expect("the pool listens");
     assert_eq!(results.recv_timeout(DEADLINE).expect("the callback is called"), Some(FailureReason::Withdrawn));
     assert_eq!(order(&pass, &slices, 1), "b", "not a second slice");
     wait_for("the short prompt", DEADLINE, || (pool.statistics().done == 1).then_some(()));
-    assert_eq!(pool.statistics().failed_for(FailureReason::Withdrawn), 1);
+    assert_eq!(pool.statistics().failed[&FailureReason::Withdrawn], 1);
     assert_eq!((pool.statistics().queued, pool.statistics().queued_bytes), (0, 0));
 
     // Between two slices: it waits in the queue again, after a short prompt.
@@ -126,9 +126,9 @@ fn the_rest_of_a_withdrawn_prompt_is_not_tokenized() {
     let report = move |result: Result<_, TokenizeError>| {
         sender.send(result.map_err(|error| error.reason()).err()).expect("the test listens");
     };
-    let ticket = pool.submit("model", long("A|||||"), report).expect("room");
+    let ticket = submit(&pool, long("A|||||"), report).expect("room");
     assert_eq!(slices.recv_timeout(DEADLINE).expect("the first slice"), "A");
-    pool.submit("model", text("b|"), |result| assert!(result.is_ok())).expect("room");
+    submit(&pool, text("b|"), |result| assert!(result.is_ok())).expect("room");
     pass.send(()).expect("the pool listens");
     assert_eq!(slices.recv_timeout(DEADLINE).expect("the short one"), "b");
     assert_eq!((pool.statistics().queued, pool.statistics().queued_bytes), (1, LONG + 6));
@@ -144,14 +144,14 @@ fn a_begun_prompt_fails_when_the_pool_stops() {
     let report = move |result: Result<_, TokenizeError>| {
         sender.send(result.map_err(|error| error.reason()).err()).expect("the test listens");
     };
-    pool.submit("model", long("A|||||"), report).expect("room");
+    submit(&pool, long("A|||||"), report).expect("room");
     slices.recv_timeout(DEADLINE).expect("the first slice");
     let pool = Arc::new(pool);
     let stopping = std::thread::spawn({
         let pool = Arc::clone(&pool);
         move || pool.stop()
     });
-    wait_for("the pool stopping", DEADLINE, || pool.submit("model", text("b|"), |_| {}).is_err().then_some(()));
+    wait_for("the pool stopping", DEADLINE, || submit(&pool, text("b|"), |_| {}).is_err().then_some(()));
     pass.send(()).expect("the pool listens");
     assert_eq!(results.recv_timeout(DEADLINE).expect("the callback is called"), Some(FailureReason::Stopped));
     stopping.join().expect("it stops");
@@ -210,7 +210,7 @@ fn no_prompt_waits_for_a_long_piece_that_cannot_be_cut() {
             let outcome = result.map(|tokenized| tokenized.ids).map_err(|error| error.reason());
             sender.send((name, outcome)).expect("the test listens");
         };
-        pool.submit("model", text(name), report).expect("room")
+        submit(&pool, text(name), report).expect("room")
     };
     submit("first");
     pieces.recv_timeout(DEADLINE).expect("the first piece");
@@ -268,7 +268,7 @@ fn no_prompt_waits_for_a_chat_that_takes_long_to_render() {
                 .send(result.map(|tokenized| tokenized.ids).map_err(|error| error.reason()))
                 .expect("the test listens");
         };
-        pool.submit("model", text(prompt), report).expect("room")
+        submit(&pool, text(prompt), report).expect("room")
     };
     submit("a chat");
     renderings.recv_timeout(DEADLINE).expect("the rendering begins");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use flash_indexer_prompt::tokenize::{
     Effort, LoadError, ModelDirectory, ModelDirectoryOptions, ModelTokenizer, PieceCache, PoolOptions, Prompt,
-    PromptOptions, Tokenization, TokenizeError, TokenizerPool, TokenizerSource,
+    PromptOptions, Ticket, Tokenization, TokenizeError, Tokenized, TokenizerPool, TokenizerSource,
 };
 pub(crate) use flash_indexer_test_support::{TINY_WORDS as WORDS, tiny_tokenizer};
 use serde_json::Value;
@@ -57,6 +57,15 @@ pub(crate) fn text(text: &str) -> Prompt {
 /// The ids of a text.
 pub(crate) fn ids(pool: &TokenizerPool, model: &str, prompt: &str) -> Vec<u32> {
     pool.tokenize(model, text(prompt)).unwrap_or_else(|error| panic!("{model}: {error}")).ids
+}
+
+/// Submits a prompt of the model `model` with the default options.
+pub(crate) fn submit(
+    pool: &TokenizerPool,
+    prompt: Prompt,
+    on_done: impl FnOnce(Result<Tokenized, TokenizeError>) + Send + 'static,
+) -> Result<Ticket, TokenizeError> {
+    pool.submit("model", prompt, PromptOptions::default(), on_done)
 }
 
 /// A source whose loads are a function of the test.

@@ -201,9 +201,7 @@ impl ClusterLink {
         }
         let link = Arc::new(NodeLink::new(Dialler::Node(Box::new(self.settings.client(&address.0, address.1).ok()?))));
         let maintained = Arc::clone(&link);
-        let maintain =
-            async move { supervise("node link", RESTART_PAUSE, || Arc::clone(&maintained).maintain()).await };
-        let task = tokio::spawn(maintain);
+        let task = tokio::spawn(supervise("node link", RESTART_PAUSE, move || Arc::clone(&maintained).maintain()));
         nodes.insert(address.clone(), Node { link: Arc::clone(&link), task });
         Some(link)
     }

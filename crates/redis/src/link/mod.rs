@@ -51,19 +51,20 @@ impl Link {
     pub(crate) fn new(url: &StoreUrl, credentials: &Credentials, probe_key: String) -> Result<Self, StoreError> {
         let unusable = |error: redis::RedisError| StoreError::Refused(error.to_string());
         let settings = Settings::of(url, credentials);
-        Ok(match &url.topology {
+        let dialler = match &url.topology {
             Topology::Single => {
                 let (host, port) = url.nodes.first().expect("an address has a node at least");
-                Self::Node(Arc::new(NodeLink::new(Dialler::Node(Box::new(
-                    settings.client(host, *port).map_err(unusable)?,
-                )))))
+                Dialler::Node(Box::new(settings.client(host, *port).map_err(unusable)?))
             }
             Topology::Sentinel { master } => {
                 let sentinels = settings.sentinels(&url.nodes, master).map_err(unusable)?;
-                Self::Node(Arc::new(NodeLink::new(Dialler::Sentinel(Box::new(tokio::sync::Mutex::new(sentinels))))))
+                Dialler::Sentinel(Box::new(tokio::sync::Mutex::new(sentinels)))
             }
-            Topology::Cluster => Self::Cluster(Arc::new(ClusterLink::new(settings, url.nodes.clone(), probe_key))),
-        })
+            Topology::Cluster => {
+                return Ok(Self::Cluster(Arc::new(ClusterLink::new(settings, url.nodes.clone(), probe_key))));
+            }
+        };
+        Ok(Self::Node(Arc::new(NodeLink::new(dialler))))
     }
 
     /// Connects and reconnects, in a separate task.
@@ -88,9 +89,8 @@ impl Link {
     /// Whether some keys can be read and written.
     pub(crate) fn is_usable(&self) -> bool {
         match self {
-            Self::Node(node) => node.is_connected(),
             Self::Cluster(cluster) => cluster.is_usable(),
-            Self::Simulated(link) => link.is_connected(),
+            Self::Node(_) | Self::Simulated(_) => self.is_connected(),
         }
     }
 

@@ -69,15 +69,15 @@ impl NodeLink {
                 continue;
             }
             let dialled = tokio::time::timeout(CONNECT_DEADLINE, self.dial()).await;
-            match dialled.map_err(|_| StoreError::TimedOut(CONNECT_DEADLINE).to_string()) {
-                Ok(Ok(connection)) => {
+            let dialled = dialled.map_err(|_| StoreError::TimedOut(CONNECT_DEADLINE).to_string());
+            match dialled.and_then(|dialled| dialled.map_err(|error| error.to_string())) {
+                Ok(connection) => {
                     let mut state = self.state.lock();
                     info!(endpoint = self.endpoint.as_str(), "connected to the shared store");
                     state.connection = Some(connection);
                     state.number += 1;
                     pause = BACKOFF_MIN;
                 }
-                Ok(Err(error)) => self.log_failed_dial(error.to_string()),
                 Err(error) => self.log_failed_dial(error),
             }
             if !self.is_connected() {
@@ -139,20 +139,17 @@ impl NodeLink {
                 None => return Err(StoreError::Unreachable(state.last_error.clone())),
             }
         };
-        match tokio::time::timeout(deadline, execute(&mut connection)).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => {
-                if is_lost(&error) {
-                    self.close(number, &error.to_string());
-                }
-                Err(classify(&error))
-            }
-            Err(_) => {
-                let error = StoreError::TimedOut(deadline);
+        let Ok(answer) = tokio::time::timeout(deadline, execute(&mut connection)).await else {
+            let error = StoreError::TimedOut(deadline);
+            self.close(number, &error.to_string());
+            return Err(error);
+        };
+        answer.map_err(|error| {
+            if is_lost(&error) {
                 self.close(number, &error.to_string());
-                Err(error)
             }
-        }
+            classify(&error)
+        })
     }
 
     fn close(&self, number: u64, error: &str) {

@@ -91,7 +91,8 @@ pub(super) struct BucketWriter {
     /// The entries are valid until this moment at least.
     valid_until: Option<Instant>,
     starting: FxHashMap<u64, HolderId>,
-    whole: FxHashSet<u64>,
+    /// Epochs that the next batches mark as completely written.
+    pub(super) whole: FxHashSet<u64>,
     ending: Vec<EpochEnd>,
     /// Retry state and waiting changes while the bucket is unavailable.
     pub(super) outage: Outage,
@@ -126,11 +127,6 @@ impl BucketWriter {
     /// Starts an epoch.
     pub(super) fn start(&mut self, epoch: u64, holder: HolderId) {
         self.starting.insert(epoch, holder);
-    }
-
-    /// Marks an epoch as completely written with the next batches.
-    pub(super) fn mark_whole(&mut self, epoch: u64) {
-        self.whole.insert(epoch);
     }
 
     /// Ends an epoch: its entries no longer count. Queries report `incomplete` until an epoch of this holder is

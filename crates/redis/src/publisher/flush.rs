@@ -11,7 +11,6 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::bucket::{BucketWriter, Changes, Failure, Outcome};
-use super::outage::BufferOutcome;
 use super::yield_budget::YieldBudget;
 use super::{
     FLUSH_CHANGES_MAX, FLUSH_REST_MAX, Publisher, PublisherReport, PublisherState, STEP_PREFIXES_MAX,
@@ -80,13 +79,13 @@ impl Publisher {
                 refreshing = true;
             }
             loop {
-                let taken = rank.take(room.min(STEP_PREFIXES_MAX));
-                let count = taken.changes.len();
+                let (taken, has_more) = rank.take(room.min(STEP_PREFIXES_MAX));
+                let count = taken.len();
                 room -= count;
-                rank.sort(holder, keys, taken.changes, &mut work, false);
+                rank.sort(holder, keys, taken, &mut work, false);
                 budget.spend(count + 1).await;
-                if !taken.has_more || room == 0 || count == 0 {
-                    is_complete &= !taken.has_more;
+                if !has_more || room == 0 || count == 0 {
+                    is_complete &= !has_more;
                     break;
                 }
             }
@@ -99,7 +98,7 @@ impl Publisher {
                     break;
                 }
                 rest_room -= count;
-                rank.sort(holder, keys, rest, &mut work, rank.is_refreshing());
+                rank.sort(holder, keys, rest, &mut work, rank.is_refresh);
                 budget.spend(count).await;
             }
             rank.record_complete(&mut self.buckets);
@@ -108,7 +107,7 @@ impl Publisher {
             budget.spend(self.settle(at, changes, now)).await;
         }
         let mut report = report.lock();
-        report.largest_step = report.largest_step.max(budget.largest());
+        report.largest_step = report.largest_step.max(budget.largest);
         drop(report);
         (work, is_complete)
     }
@@ -136,7 +135,7 @@ impl Publisher {
         }
         for (holder, prefixes) in by_holder {
             if let Some(rank) = self.ranks.get(&holder) {
-                rank.add(holder, rank.reread(&prefixes), at, changes);
+                rank.add(holder, rank.read(&prefixes), at, changes);
             }
         }
         count
@@ -220,7 +219,7 @@ fn buffer_for_bucket(
     report: &Mutex<PublisherReport>,
 ) {
     let room = UNWRITTEN_CHANGES_MAX.saturating_sub(others);
-    if bucket.outage.buffer(prefixes, room) == BufferOutcome::Overflowed {
+    if bucket.outage.buffer(prefixes, room) {
         info!(
             bucket = bucket.bucket().0,
             "waiting changes of the shared store reached the limit; the bucket is rewritten later"

@@ -70,7 +70,7 @@ impl Publisher {
 
     /// Whether the store has all of a rank. It has nothing of a withheld one.
     fn is_written(&self, local: &LocalRank) -> bool {
-        if local.rank.withheld().is_some() {
+        if local.rank.is_withheld() {
             return false;
         }
         let known = self.ranks.get(&local.holder.id).filter(|known| Arc::ptr_eq(&known.rank, &local.rank));
@@ -79,7 +79,7 @@ impl Publisher {
 
     fn assign(&mut self, local: &LocalRank, is_assigned: bool) {
         let id = local.holder.id;
-        let is_published = is_assigned && local.rank.withheld().is_none();
+        let is_published = is_assigned && !local.rank.is_withheld();
         let is_other = |known: &PublishedRank| !Arc::ptr_eq(&known.rank, &local.rank);
         if self.ranks.get(&id).is_some_and(|known| !is_published || is_other(known)) {
             // The replica that has the lease writes the rank completely.

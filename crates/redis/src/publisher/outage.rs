@@ -56,23 +56,20 @@ impl Outage {
         self.retry_at
     }
 
-    /// Buffers prefixes. If more than `room` wait, they are discarded and the bucket is rewritten.
-    pub(super) fn buffer(
-        &mut self,
-        prefixes: impl IntoIterator<Item = (HolderId, Prefix)>,
-        room: usize,
-    ) -> BufferOutcome {
+    /// Buffers prefixes, unless the bucket is to be rewritten already. If more than `room` wait, they are discarded and
+    /// the bucket is rewritten; returns whether this was so.
+    pub(super) fn buffer(&mut self, prefixes: impl IntoIterator<Item = (HolderId, Prefix)>, room: usize) -> bool {
         if self.needs_rewrite {
-            return BufferOutcome::RewritePending;
+            return false;
         }
         for prefix in prefixes {
             self.waiting.insert(prefix);
             if self.waiting.len() > room {
                 self.discard();
-                return BufferOutcome::Overflowed;
+                return true;
             }
         }
-        BufferOutcome::Kept
+        false
     }
 
     /// Discards the waiting prefixes; the bucket is rewritten when it is available.
@@ -95,16 +92,6 @@ impl Outage {
     pub(super) fn take(&mut self) -> KeyedSet<(HolderId, Prefix)> {
         std::mem::take(&mut self.waiting)
     }
-}
-
-/// Result of buffering prefixes.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum BufferOutcome {
-    Kept,
-    /// The limit was exceeded: the bucket is to be rewritten from now on.
-    Overflowed,
-    /// The bucket is to be rewritten already.
-    RewritePending,
 }
 
 #[cfg(test)]
@@ -132,10 +119,11 @@ mod tests {
     fn prefixes_beyond_the_limit_are_discarded_once_for_a_rewrite() {
         let mut outage = Outage::default();
         let prefix = |at| (HolderId(1), Prefix { first: LocalHash(1), hash: SequenceHash(at) });
-        assert_eq!(outage.buffer((0..3).map(prefix), 3), BufferOutcome::Kept);
-        assert_eq!(outage.buffer((0..3).map(prefix), 3), BufferOutcome::Kept, "the same prefixes");
-        assert_eq!(outage.buffer((3..9).map(prefix), 3), BufferOutcome::Overflowed);
-        assert_eq!(outage.buffer((9..12).map(prefix), 3), BufferOutcome::RewritePending);
+        assert!(!outage.buffer((0..3).map(prefix), 3));
+        assert!(!outage.buffer((0..3).map(prefix), 3), "the same prefixes");
+        assert_eq!((outage.waiting(), outage.needs_rewrite()), (3, false));
+        assert!(outage.buffer((3..9).map(prefix), 3), "more than the limit");
+        assert!(!outage.buffer((9..12).map(prefix), 3), "a rewrite is pending already");
         assert_eq!((outage.waiting(), outage.needs_rewrite()), (0, true));
         outage.reset();
         assert!(!outage.needs_rewrite());

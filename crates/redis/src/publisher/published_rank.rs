@@ -11,7 +11,7 @@ use super::bucket::{BucketWriter, Change, Changes};
 use crate::environment::Environment;
 use crate::identity::{HolderId, Scope};
 use crate::keys::{Bucket, Keys};
-use crate::rank_prefixes::{PrefixState, PublishedEpoch, RankPrefixes};
+use crate::rank_prefixes::{PrefixState, RankPrefixes};
 
 pub(super) struct PublishedRank {
     pub(super) rank: Arc<RankPrefixes>,
@@ -29,15 +29,9 @@ pub(super) struct PublishedRank {
     /// Prefixes that were read and are still to be written.
     rest: Vec<Prefix>,
     /// Whether `rest` is already in the store and written again for retention only.
-    is_refresh: bool,
+    pub(super) is_refresh: bool,
     /// Start of the last complete write.
     pub(super) written_at: Instant,
-}
-
-/// Changes taken from a rank.
-pub(super) struct TakenChanges {
-    pub(super) changes: Vec<PrefixState>,
-    pub(super) has_more: bool,
 }
 
 impl PublishedRank {
@@ -64,7 +58,7 @@ impl PublishedRank {
         buckets: &mut [BucketWriter],
         environment: &Environment,
     ) {
-        let PublishedEpoch { epoch, is_withheld } = self.rank.publish();
+        let (epoch, is_withheld) = self.rank.publish();
         (self.epoch, self.is_withheld) = (Some(epoch), is_withheld);
         for (epoch, bucket) in self.epochs.iter_mut().zip(buckets) {
             bucket.end(*epoch, Some(holder));
@@ -131,22 +125,20 @@ impl PublishedRank {
         !self.unfinished.contains(&true)
     }
 
-    pub(super) fn is_refreshing(&self) -> bool {
-        self.is_refresh
-    }
-
-    pub(super) fn take(&self, max: usize) -> TakenChanges {
+    /// Takes at most this many changes of the rank, and whether there are more.
+    pub(super) fn take(&self, max: usize) -> (Vec<PrefixState>, bool) {
         let taken = self.epoch.and_then(|epoch| self.rank.take(epoch, max));
         // The next flush starts a new epoch; until then nothing may be confirmed.
-        let (changes, has_more) = taken.unwrap_or((Vec::new(), true));
-        TakenChanges { changes, has_more }
+        taken.unwrap_or((Vec::new(), true))
     }
 
     /// Takes at most this many prefixes of `rest`. Returns the held ones, and the number taken.
     pub(super) fn take_rest(&mut self, max: usize) -> (Vec<PrefixState>, usize) {
         let from = self.rest.len().saturating_sub(max);
         let rest = self.rest.split_off(from);
-        (self.epoch.and_then(|epoch| self.rank.read(epoch, &rest)).unwrap_or_default(), rest.len())
+        let mut held = self.read(&rest);
+        held.retain(|state| state.tier.is_some());
+        (held, rest.len())
     }
 
     /// Once `rest` is empty, marks the rank as completely written with the last batch of each bucket.
@@ -156,7 +148,7 @@ impl PublishedRank {
         }
         for ((unfinished, epoch), bucket) in self.unfinished.iter_mut().zip(&self.epochs).zip(buckets) {
             if std::mem::take(unfinished) {
-                bucket.mark_whole(*epoch);
+                bucket.whole.insert(*epoch);
             }
         }
     }
@@ -189,8 +181,8 @@ impl PublishedRank {
         Change { holder, prefix, key: Keys::block(self.scope, prefix.hash), epoch: self.epochs[at], tier }
     }
 
-    /// Prefixes whose changes were taken before, in their current state; none if their epoch has ended.
-    pub(super) fn reread(&self, prefixes: &[Prefix]) -> Vec<PrefixState> {
-        self.epoch.and_then(|epoch| self.rank.reread(epoch, prefixes)).unwrap_or_default()
+    /// Prefixes that were taken before, in their current state; none if their epoch has ended.
+    pub(super) fn read(&self, prefixes: &[Prefix]) -> Vec<PrefixState> {
+        self.epoch.and_then(|epoch| self.rank.read(epoch, prefixes)).unwrap_or_default()
     }
 }

@@ -6,7 +6,8 @@ use super::STEP_PREFIXES_MAX;
 #[derive(Debug, Default)]
 pub(super) struct YieldBudget {
     done: usize,
-    largest: usize,
+    /// Largest number of prefixes without a yield.
+    pub(super) largest: usize,
 }
 
 impl YieldBudget {
@@ -18,10 +19,5 @@ impl YieldBudget {
             self.done = 0;
             tokio::task::yield_now().await;
         }
-    }
-
-    /// Largest number of prefixes without a yield.
-    pub(super) fn largest(&self) -> usize {
-        self.largest
     }
 }

@@ -45,10 +45,8 @@ impl NamedRanks {
         if remote.peek().is_none() {
             return;
         }
-        let mut local: BTreeMap<(InstanceId, DpRank), usize> = BTreeMap::new();
-        for (at, rank) in self.0.iter().enumerate() {
-            local.insert((rank.instance.clone(), rank.dp_rank), at);
-        }
+        let local = self.0.iter().enumerate().map(|(at, rank)| ((rank.instance.clone(), rank.dp_rank), at));
+        let local: BTreeMap<(InstanceId, DpRank), usize> = local.collect();
         for rank in remote {
             match local.get(&(rank.instance.clone(), rank.dp_rank)) {
                 None => self.0.push(rank),
@@ -82,6 +80,6 @@ impl NamedRanks {
             }));
             answers.push(RankAnswer { instance, dp_rank, tokens, blocks_held, trust, partial });
         }
-        Answer { shared: all_shared, ..Answer::new(names.into(), answers) }
+        Answer { names: names.into(), ranks: answers, shared: all_shared, ..Answer::default() }
     }
 }

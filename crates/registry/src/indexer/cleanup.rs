@@ -38,7 +38,7 @@ impl PendingWork {
     pub(crate) fn wait(self, supervisor: &Supervisor) -> bool {
         #[cfg(any(test, feature = "fault-injection"))]
         if !self.0.is_empty() {
-            crate::faults::wait_for_cleanup_waits();
+            drop(crate::faults::CLEANUP_WAITS.lock());
         }
         self.wait_until(supervisor, Some(supervisor.clock().now() + CLEANUP_WAIT))
     }
@@ -51,24 +51,23 @@ impl PendingWork {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Periodic work of the thread, while there are instances without events.
-pub(super) struct Sweeps {
-    pub(super) routed: Arc<RoutedInstances>,
-    pub(super) decoders: Arc<Decoders>,
-}
-
-/// A thread that changes indexes for callers that must not wait for their locks. It stops with the indexer.
+/// A thread that changes indexes for callers that must not wait for their locks. While there are instances without events, it sweeps
+/// them periodically. It stops with the indexer.
 pub(super) struct Cleanup {
     jobs: Sender<Job>,
 }
 
 impl Cleanup {
-    pub(super) fn start(supervisor: &Supervisor, sweeps: Sweeps) -> std::io::Result<Self> {
+    pub(super) fn start(
+        supervisor: &Supervisor,
+        routed: Arc<RoutedInstances>,
+        decoders: Arc<Decoders>,
+    ) -> std::io::Result<Self> {
         // Bounded by the number of registrations, each of which ends once.
         let (jobs, queue) = unbounded::<Job>();
         let queued = queue.clone();
         let queued = move || queued.len();
-        let worker = CleanupWorker { queue, clock: supervisor.clock().clone(), sweeps, last_sweep: None };
+        let worker = CleanupWorker { queue, clock: supervisor.clock().clone(), routed, decoders, last_sweep: None };
         supervisor.spawn_steps(ThreadKind::Cleanup, None, queued, worker)?;
         Ok(Self { jobs })
     }
@@ -89,7 +88,8 @@ impl Cleanup {
 struct CleanupWorker {
     queue: Receiver<Job>,
     clock: Clock,
-    sweeps: Sweeps,
+    routed: Arc<RoutedInstances>,
+    decoders: Arc<Decoders>,
     /// Time at which the last sweep began; none while there are no instances without events.
     last_sweep: Option<Instant>,
 }
@@ -97,7 +97,7 @@ struct CleanupWorker {
 impl CleanupWorker {
     /// Time of the next sweep.
     fn next_sweep(&mut self) -> Option<Instant> {
-        if self.sweeps.routed.is_empty() {
+        if self.routed.is_empty() {
             self.last_sweep = None;
             return None;
         }
@@ -114,7 +114,7 @@ impl Steps for CleanupWorker {
             let now = self.clock.now();
             self.last_sweep = Some(now);
             watch.begin(None);
-            watch.guarded(|| self.sweeps.routed.sweep(now, &self.sweeps.decoders));
+            watch.guarded(|| self.routed.sweep(now, &self.decoders));
             watch.end();
             return Step::Worked;
         }

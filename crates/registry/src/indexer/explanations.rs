@@ -158,7 +158,8 @@ impl Model {
         let mut other_variants = self.other_variants(prompt);
         let deepest = depths.values().copied().max().unwrap_or(0);
         let fleet = deepest_of_fleet(&ranks, &other_variants, deepest);
-        let partial = self.evicted_ranks();
+        // The ranks whose blocks a bounded index has evicted or refused.
+        let partial = self.index().memory_limit().map(|bound| bound.partial_ranks);
         let mut explainer = Explainer::new(variants, &self.history);
         let (requested, others): (Vec<_>, Vec<_>) = ranks.into_iter().partition(|(instance, _)| is_requested(instance));
         for (instance, rank) in requested {

@@ -6,30 +6,22 @@ use std::sync::Arc;
 
 use flash_indexer_core::keyed::KeyedMap;
 use flash_indexer_core::{DpRank, SharedIndex, WorkerRank, stored_events};
-use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ReadAt, ReleaseOutcome, ResumePoint};
+use flash_indexer_ingest::{DecoderStateDetail, Delivery, Listener, ModelSink, ReadAt, ReleaseOutcome, ResumePoint};
 use flash_indexer_snapshot::RankDump;
-use flash_indexer_types::{InstanceId, ModelKey, Owner, RankPosition, Registration, RegistrationOutcome};
+use flash_indexer_types::{InstanceId, ModelKey, Owner, RankId, RankPosition, Registration, RegistrationOutcome};
 use flash_indexer_wire::Start;
 
 use super::cleanup::PendingWork;
 use super::readings::{in_parts, reading_of};
+use super::registration_check::IpcPaths;
 use super::{Indexer, RegistrationError};
 use crate::model::Model;
 
 impl Indexer {
-    /// Connects to a rank, but applies no message before [`Indexer::release`]. Messages are queued within limits.
-    /// Meanwhile the caller may restore blocks of the rank into the index.
+    /// Connects to a rank of a peer, with its owner there, but applies no message before [`Indexer::release`]. Messages are
+    /// queued within limits. Meanwhile the caller may restore blocks of the rank into the index.
     ///
     /// A rank that shares the stream of a registered rank is not held.
-    ///
-    /// # Errors
-    ///
-    /// As [`Indexer::register`].
-    pub fn register_paused(&self, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
-        self.register_from(registration, Start::Paused, Owner::Manual)
-    }
-
-    /// [`Indexer::register_paused`] for a rank of a peer, with its owner there.
     ///
     /// # Errors
     ///
@@ -39,7 +31,7 @@ impl Indexer {
         registration: Registration,
         owner: Owner,
     ) -> Result<RegistrationOutcome, RegistrationError> {
-        self.register_from(registration, Start::Paused, owner)
+        self.register_from(registration, Start::Paused, owner, IpcPaths::AsConfigured)
     }
 
     /// Releases a paused rank. Its stream continues from `position`, at which the restored blocks are valid; messages
@@ -48,20 +40,12 @@ impl Indexer {
     ///
     /// A stream that several paused ranks share continues when the last of them is released. Returns when the queued
     /// messages are applied, except for messages that a replay must precede.
-    pub fn release(
-        &self,
-        instance: &InstanceId,
-        model: &ModelKey,
-        dp_rank: DpRank,
-        position: Option<RankPosition>,
-    ) -> ReleaseOutcome {
+    pub fn release(&self, rank: &RankId, position: Option<RankPosition>) -> ReleaseOutcome {
         let mut pending = PendingWork::default();
         let released = {
             let _registering = self.registering.lock();
-            let listener = self.models.read().get(model).and_then(|model| model.listener(instance, dp_rank));
-            listener.map_or(ReleaseOutcome::NotHeld, |listener| {
-                self.release_hold(&listener, dp_rank, position, &mut pending)
-            })
+            let release = |listener: Arc<Listener>| self.release_hold(&listener, rank.dp_rank, position, &mut pending);
+            self.listener_of(rank).map_or(ReleaseOutcome::NotHeld, release)
         };
         pending.wait_for_all(&self.supervisor);
         released
@@ -82,13 +66,8 @@ impl Indexer {
         released
     }
 
-    /// Dumps the ranks of a model, one at a time. Each dump is consistent and has the position in the rank's stream at
-    /// which it is valid. One dump is in memory at a time.
-    pub fn dump(&self, key: &ModelKey) -> impl Iterator<Item = RankDump> + use<'_> {
-        self.dump_instance(key, None).map(|(dump, _)| dump)
-    }
-
-    /// [`Indexer::dump`] of one instance or of all, with the listener of each rank.
+    /// Dumps the ranks of a model, of one instance or of all, one at a time, with their listeners. Each dump is consistent and
+    /// has the position in the rank's stream at which it is valid. One dump is in memory at a time.
     pub(super) fn dump_instance<'i>(
         &'i self,
         key: &ModelKey,
@@ -178,20 +157,6 @@ impl Indexer {
             salts: decoder_state.block_state.salts.iter().map(|block| (block.sequence, block.salt)).collect(),
             contents: decoder_state.block_state.contents,
         }
-    }
-
-    /// Positions of the streams of a model's ranks.
-    #[must_use]
-    pub fn positions(&self, key: &ModelKey) -> Vec<(InstanceId, DpRank, RankPosition)> {
-        let Some(model) = self.find_model(key) else { return Vec::new() };
-        let ranks = model.ranks().into_iter();
-        let positions = ranks.filter_map(|(instance, rank)| {
-            let listener = model.listener(&instance, rank.dp_rank)?;
-            let now = (ReadAt::Now, DecoderStateDetail::Brief);
-            let (point, ()) = self.read(&listener, rank.dp_rank, now, None, || Some(()))?;
-            Some((instance, rank.dp_rank, point.position))
-        });
-        positions.collect()
     }
 }
 

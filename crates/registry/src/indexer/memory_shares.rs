@@ -18,7 +18,7 @@ const COPY_RESERVE_DIVISOR: usize = 16;
 impl Indexer {
     /// Creates the index of an additional model.
     pub(super) fn new_index(&self, key: &ModelKey) -> Result<Box<dyn SharedIndex>, RegistrationError> {
-        let Some(bytes_max) = self.options.memory_max else { return Ok(unbounded_index(self.shards)) };
+        let Some(bytes_max) = self.options.memory_max else { return Ok(unbounded_index(self.options.shards())) };
         let models = self.models.read().len() + 1;
         let rejected = |error: MemoryTooSmall| RegistrationError::Memory { model: key.clone(), models, error };
         let share = share(bytes_max, models);

@@ -39,7 +39,7 @@ use flash_indexer_routing::{InFlight, Predictions, RecentPrompts, RecentUses};
 use flash_indexer_sources::Sources;
 use parking_lot::Mutex;
 
-use self::cleanup::{Cleanup, Sweeps};
+use self::cleanup::Cleanup;
 pub use self::explanations::{ExplainQuestion, Explanation, Prompt};
 pub use self::options::IndexerOptions;
 use self::owners::Owners;
@@ -114,8 +114,6 @@ pub struct Indexer {
     next_writer: AtomicUsize,
     /// Whether models may still be restored.
     is_recovering: AtomicBool,
-    /// Shards of each index without a memory limit.
-    shards: usize,
 }
 
 /// Longest wait for threads to stop. Threads that have not stopped by then are abandoned.
@@ -161,16 +159,15 @@ impl Indexer {
             shared_store.map(|(store, maker)| SharedStore::start(store, maker, &models, &metrics)).transpose()?;
         let recent_uses = options.use_window.map(|window| Arc::new(RecentUses::new(window, Instant::now())));
         let recent_prompts = (options.prompt_text_bytes > 0).then(|| RecentPrompts::new(options.prompt_text_bytes));
-        let shards = options.shards();
         let writers = Arc::new(Writers::start(options.writer_threads.max(1), supervisor)?);
         let queue_bytes_max = options.ingest_queue_bytes_max.unwrap_or_else(default_queue_bytes);
         let decoders = Decoders::start(options.decoder_threads, queue_bytes_max, &writers, supervisor)?;
         let decoders = Arc::new(decoders);
         let started = supervisor.clock().now();
-        let in_flight = Mutex::new(InFlight::new(options.requests_in_flight_max));
+        let in_flight = Mutex::new(InFlight::new(picking::REQUESTS_IN_FLIGHT_MAX));
         let routed = Arc::new(RoutedInstances::new(started, options.routed_blocks_max));
         Ok(Self {
-            predictions: Predictions::new(options.prediction_limits),
+            predictions: Predictions::default(),
             tier_lookups: TierLookups::new(&metrics),
             prediction_waits: PredictionWaits::new(&metrics),
             tokenization: Tokenization::start(&options.tokenization, &metrics)?,
@@ -179,10 +176,7 @@ impl Indexer {
             registering: Mutex::default(),
             stream_positions: Arc::default(),
             sockets: connect(Arc::clone(&decoders))?,
-            cleanup: Cleanup::start(
-                supervisor,
-                Sweeps { routed: Arc::clone(&routed), decoders: Arc::clone(&decoders) },
-            )?,
+            cleanup: Cleanup::start(supervisor, Arc::clone(&routed), Arc::clone(&decoders))?,
             routed,
             in_flight,
             started,
@@ -201,7 +195,6 @@ impl Indexer {
             tenants: TenantStates::default(),
             next_writer: AtomicUsize::new(0),
             is_recovering: AtomicBool::new(false),
-            shards,
         })
     }
 

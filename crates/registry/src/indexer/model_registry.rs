@@ -79,10 +79,6 @@ impl Indexer {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub(super) fn listener_count(&self) -> usize {
-        self.models.read().values().map(|model| model.rank_count()).sum()
-    }
-
     /// Removes a model unless an instance is registered for it.
     pub(super) fn remove_model_if_empty(&self, model: &Model) {
         if model.instances.read().is_empty() {

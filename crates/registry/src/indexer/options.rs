@@ -6,7 +6,7 @@ use std::time::Duration;
 use flash_indexer_access::LimitsFile;
 use flash_indexer_curve::Curve;
 use flash_indexer_redis::StoreOptions;
-use flash_indexer_routing::{PredictionLimits, TierWeights};
+use flash_indexer_routing::TierWeights;
 use flash_indexer_telemetry::metrics::MetricNames;
 use flash_indexer_types::networks::EngineNetworks;
 
@@ -51,14 +51,10 @@ pub struct IndexerOptions {
     pub tier_weights: TierWeights,
     /// Default time to live of a prediction.
     pub prediction_ttl: Duration,
-    /// Limits of predictions.
-    pub prediction_limits: PredictionLimits,
     /// Default time to live of a prompt that is recorded for an instance without events.
     pub routed_ttl: Duration,
     /// Limit of the blocks of all instances without events together.
     pub routed_blocks_max: usize,
-    /// Limit of the requests in flight that routers report.
-    pub requests_in_flight_max: usize,
     /// Limit of the bytes of the last prompts, which are kept for the text of prefixes; zero keeps none.
     pub prompt_text_bytes: usize,
     /// Sources of tokenizers.
@@ -85,10 +81,8 @@ impl Default for IndexerOptions {
             memory_max: None,
             tier_weights: TierWeights::default(),
             prediction_ttl: Duration::from_secs(2),
-            prediction_limits: PredictionLimits::default(),
             routed_ttl: Duration::from_secs(120),
             routed_blocks_max: 1 << 22,
-            requests_in_flight_max: 1 << 16,
             prompt_text_bytes: 0,
             tokenization: TokenizationOptions::default(),
         }

@@ -13,6 +13,8 @@ use crate::answer::StoreAnswer;
 use crate::score::{ScoredInstance, Scoring};
 use crate::search::{Query, Search, TokenPrompt};
 
+/// Limit of the requests in flight that routers report.
+pub(super) const REQUESTS_IN_FLIGHT_MAX: usize = 1 << 16;
 /// Longest time for which a request counts as in flight. Its router may have crashed.
 const IN_FLIGHT_MAX: Duration = Duration::from_secs(600);
 

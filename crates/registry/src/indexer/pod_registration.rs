@@ -278,11 +278,9 @@ impl Indexer {
             return;
         }
         let listeners = self.listeners_of_pod(&registration.model, &registration.instance, registration.dp_rank);
-        for listener in listeners.iter().filter(|listener| self.is_registered_by_pod(listener)) {
-            if !is_same_registration(listener, registration) {
-                self.unregister_pod(listener);
-            }
-        }
+        let registered_by_pod = listeners.iter().filter(|listener| self.is_registered_by_pod(listener));
+        let others = registered_by_pod.filter(|listener| !is_same_registration(listener, registration));
+        others.for_each(|listener| self.unregister_pod(listener));
     }
 
     /// Rejects a second registration of a pod's rank for another tenant. A rank's messages go to one listener.

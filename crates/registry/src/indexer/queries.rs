@@ -108,7 +108,7 @@ impl Indexer {
             |listed: &Arc<FleetModel>| local.as_ref().map_or(true, |model| model.block_size == listed.block_size);
         let listed = shared_store.fleet().model(key).filter(is_same);
         match (local, listed) {
-            (Err(_), None) if !shared_store.is_connected() => Err(QueryError::StoreUnavailable(key.clone())),
+            (Err(_), None) if !shared_store.store.is_connected() => Err(QueryError::StoreUnavailable(key.clone())),
             (Err(error), None) => Err(error),
             (local, listed) => Ok(Search::new(local.ok(), listed, query)),
         }
@@ -123,7 +123,7 @@ impl Indexer {
     /// State of the shared store, if one is configured.
     #[must_use]
     pub fn store_report(&self) -> Option<StoreReport> {
-        self.shared_store.as_ref().map(SharedStore::report)
+        self.shared_store.as_ref().map(|shared_store| shared_store.store.report())
     }
 
     /// All ranks listed in the shared store, if one is configured.
@@ -134,7 +134,7 @@ impl Indexer {
     /// Stops publishing and releases this replica's ranks: other replicas can then publish them at once.
     pub async fn stop_shared_store(&self) {
         if let Some(shared_store) = &self.shared_store {
-            shared_store.stop().await;
+            shared_store.store.stop().await;
         }
     }
 }

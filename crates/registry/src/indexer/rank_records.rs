@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_core::{Block, DpRank, HeldBlock, WorkerRank};
-use flash_indexer_ingest::{DecoderStateDetail, Listener, ReadAt, ResumePoint};
+use flash_indexer_ingest::{DecoderStateDetail, Listener, ModelSink, ReadAt, ResumePoint};
 use flash_indexer_snapshot::{EngineRecord, GroupRecord, RankDump, RankRecord, StreamRecord, Tally};
 use flash_indexer_types::{InstanceId, ModelKey, RankId, RankPosition, Trust};
 

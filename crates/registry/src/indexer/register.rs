@@ -27,7 +27,7 @@ impl Indexer {
     /// If the endpoint is invalid, if the registration contradicts an existing one, or if a limit is reached.
     pub fn register(&self, registration: Registration) -> Result<RegistrationOutcome, RegistrationError> {
         self.replace_pod_registration(&registration);
-        self.register_from(registration, Start::Immediate, Owner::Manual)
+        self.register_for(Owner::Manual, registration)
     }
 
     /// Registers a rank manually, in place of an earlier registration of it with other fields.
@@ -64,7 +64,7 @@ impl Indexer {
         start: Start,
     ) -> Result<RegistrationOutcome, RegistrationError> {
         self.replace_pod_registration(&registration);
-        self.register_checked(registration, start, Owner::Manual, IpcPaths::Allowed)
+        self.register_from(registration, start, Owner::Manual, IpcPaths::Allowed)
     }
 
     /// Registers a rank for an owner, which may unregister it unless it is also registered manually.
@@ -77,19 +77,10 @@ impl Indexer {
         owner: Owner,
         registration: Registration,
     ) -> Result<RegistrationOutcome, RegistrationError> {
-        self.register_from(registration, Start::Immediate, owner)
+        self.register_from(registration, Start::Immediate, owner, IpcPaths::AsConfigured)
     }
 
     pub(super) fn register_from(
-        &self,
-        registration: Registration,
-        start: Start,
-        owner: Owner,
-    ) -> Result<RegistrationOutcome, RegistrationError> {
-        self.register_checked(registration, start, owner, IpcPaths::AsConfigured)
-    }
-
-    fn register_checked(
         &self,
         registration: Registration,
         start: Start,
@@ -151,7 +142,8 @@ impl Indexer {
                 false => Err(contradiction(instance, dp_rank, &listener.options, &options)),
             };
         }
-        if self.listener_count() >= self.options.listeners_max {
+        let ranks: usize = self.models.read().values().map(|model| model.rank_count()).sum();
+        if ranks >= self.options.listeners_max {
             self.metrics.limit_reached(Limit::Listeners);
             return Err(RegistrationError::TooMany { what: "ranks", max: self.options.listeners_max });
         }
@@ -159,8 +151,7 @@ impl Indexer {
         // Ranks with one endpoint share its stream. Two subscriptions would count every block twice. Over the bound
         // socket, and over gRPC, each rank has its own stream.
         let has_own_stream = options.is_bound() || options.is_streamed();
-        let shared = listeners.values().find(|listener| listener.options == options && !has_own_stream);
-        let shared = shared.map(Arc::clone);
+        let shared = listeners.values().find(|listener| listener.options == options && !has_own_stream).cloned();
         let is_shared = shared.is_some();
         let listener = shared.unwrap_or_else(|| {
             let name = StreamName::new(key.clone(), instance.clone(), dp_rank, &options);
@@ -191,9 +182,8 @@ impl Indexer {
             listener.begin_resume(dp_rank);
         }
         // Listed before the first message, which may name more ranks.
-        let new_instance = || Instance::new(worker);
         let mut instances = model.instances.write();
-        let listed = instances.entry(instance.clone()).or_insert_with(new_instance);
+        let listed = instances.entry(instance.clone()).or_insert_with(|| Instance::new(worker));
         listed.list(&listener, dp_rank);
         listed.unregistered.remove(&(listener.id, dp_rank));
         drop(instances);
@@ -249,12 +239,11 @@ impl Indexer {
     ) -> Result<(), RegistrationError> {
         let other = {
             let instances = model.instances.read();
-            let listeners = instances.get(instance).map(|known| &known.listeners);
-            let other =
-                listeners.and_then(|listeners| listeners.iter().find(|(_, listener)| listener.options != *options));
-            let other =
-                other.or_else(|| listeners?.iter().find(|(other, _)| !options.has_events() && **other != dp_rank));
-            other.map(|(&dp_rank, listener)| (dp_rank, listener.options.clone()))
+            let mut listeners = instances.get(instance).into_iter().flat_map(|known| &known.listeners);
+            let is_other = |(other, listener): &(&DpRank, &Arc<Listener>)| {
+                listener.options != *options || (!options.has_events() && **other != dp_rank)
+            };
+            listeners.find(is_other).map(|(&dp_rank, listener)| (dp_rank, listener.options.clone()))
         };
         match other {
             Some((_, other)) if !other.has_events() && options.has_events() => {

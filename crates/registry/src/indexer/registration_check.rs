@@ -31,25 +31,28 @@ impl IndexerOptions {
         self.check_endpoints(&registration.options, ipc)
     }
 
-    /// Rejects options that an engine whose events are pulled cannot have.
-    fn check_pulled(options: &ListenerOptions) -> Result<(), RegistrationError> {
-        let error = match (&options.replay_endpoint, options.engine) {
-            (Some(replay_endpoint), _) if is_pulled(replay_endpoint) => {
+    /// Rejects fields that the source of the events does not have.
+    fn check_fields(options: &ListenerOptions) -> Result<(), RegistrationError> {
+        let (engine, cache_blocks) = (options.engine, options.cache_blocks);
+        let error = match &options.replay_endpoint {
+            Some(_) if !options.has_events() => {
+                "an instance without events has no replay_endpoint; leave it out, or give the endpoint of its events"
+            }
+            _ if options.has_events() && cache_blocks.is_some() => {
+                "cache_blocks is for instances without events: an engine that publishes events needs none"
+            }
+            Some(replay_endpoint) if *replay_endpoint == options.endpoint => {
+                "replay_endpoint is the endpoint of the events; give the engine's address for replays, such as tcp://host:6557, or leave it out"
+            }
+            Some(replay_endpoint) if is_pulled(replay_endpoint) => {
                 "replay_endpoint is an address of ZeroMQ, such as tcp://host:6557: events that are pulled over HTTP cannot be replayed"
             }
-            _ if !options.is_pulled() => return Ok(()),
-            (Some(_), _) => "events that are pulled over HTTP cannot be replayed; leave out replay_endpoint",
-            (None, None | Some(EngineKind::Trtllm)) => return Ok(()),
-            (None, Some(_)) => {
+            Some(_) if options.is_pulled() => {
+                "events that are pulled over HTTP cannot be replayed; leave out replay_endpoint"
+            }
+            None if options.is_pulled() && engine.is_some_and(|engine| engine != EngineKind::Trtllm) => {
                 "events are pulled over HTTP from TensorRT-LLM only; give the ZeroMQ address of the engine, such as tcp://host:5557"
             }
-        };
-        Err(RegistrationError::Endpoint(error.to_owned()))
-    }
-
-    /// Rejects options that an engine whose events are streamed over gRPC cannot have.
-    fn check_streamed(options: &ListenerOptions) -> Result<(), RegistrationError> {
-        let error = match &options.replay_endpoint {
             Some(replay_endpoint) if is_streamed(replay_endpoint) => {
                 "replay_endpoint is an address of ZeroMQ, such as tcp://host:6557; leave it out, or give the ZeroMQ endpoint as well"
             }
@@ -63,26 +66,9 @@ impl IndexerOptions {
 
     /// Rejects endpoints that must not be dialled.
     fn check_endpoints(&self, options: &ListenerOptions, ipc: IpcPaths) -> Result<(), RegistrationError> {
-        let ListenerOptions { endpoint, replay_endpoint, cache_blocks, .. } = options;
-        match (options.has_events(), replay_endpoint, cache_blocks) {
-            (false, Some(_), _) => {
-                let error = "an instance without events has no replay_endpoint; leave it out, or give the endpoint of its events";
-                return Err(RegistrationError::Endpoint(error.to_owned()));
-            }
-            (true, _, Some(_)) => {
-                let error = "cache_blocks is for instances without events: an engine that publishes events needs none";
-                return Err(RegistrationError::Endpoint(error.to_owned()));
-            }
-            (true, Some(replay_endpoint), None) if replay_endpoint == endpoint => {
-                let error = "replay_endpoint is the endpoint of the events; give the engine's address for replays, such as tcp://host:6557, or leave it out";
-                return Err(RegistrationError::Endpoint(error.to_owned()));
-            }
-            (false, None, _) => return Ok(()),
-            (true, _, None) => {}
-        }
-        Self::check_pulled(options)?;
-        Self::check_streamed(options)?;
-        let of_events = Some(endpoint).filter(|_| !options.is_bound());
+        Self::check_fields(options)?;
+        let ListenerOptions { endpoint, replay_endpoint, .. } = options;
+        let of_events = Some(endpoint).filter(|_| options.has_events() && !options.is_bound());
         let event_error: fn(EndpointError) -> RegistrationError = RegistrationError::from;
         let dialled = of_events.map(|endpoint| (endpoint, event_error)).into_iter();
         let dialled = dialled.chain(replay_endpoint.iter().map(|endpoint| (endpoint, replay_error as _)));

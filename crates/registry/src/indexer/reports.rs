@@ -68,22 +68,14 @@ impl Indexer {
 
     /// The ranks that are registered and not connected.
     pub fn unconnected(&self, ranks: &BTreeSet<RankId>) -> Vec<RankId> {
-        let models = self.models.read();
-        let missing = ranks.iter().filter(|rank| {
-            let Some(model) = models.get(&rank.model) else { return false };
-            let instances = model.instances.read();
-            let listener = instances.get(&rank.instance).and_then(|instance| instance.listeners.get(&rank.dp_rank));
-            listener.is_some_and(|listener| listener.connection() != ConnectionStatus::Connected)
-        });
-        missing.cloned().collect()
+        let is_unconnected = |listener: Arc<Listener>| listener.connection() != ConnectionStatus::Connected;
+        ranks.iter().filter(|rank| self.listener_of(rank).is_some_and(is_unconnected)).cloned().collect()
     }
 
     /// The ranks that are connected and whose initial replay is not applied yet, with its progress.
     pub fn catching_up(&self, ranks: &BTreeSet<RankId>) -> Vec<(RankId, Option<ReplayProgress>)> {
-        let models = self.models.read();
         let progress = |rank: &RankId| {
-            let instances = models.get(&rank.model)?.instances.read();
-            let listener = instances.get(&rank.instance)?.listeners.get(&rank.dp_rank)?;
+            let listener = self.listener_of(rank)?;
             let is_connected = listener.connection() == ConnectionStatus::Connected;
             let catching_up = listener.catching_up().filter(|_| is_connected)?;
             Some((rank.clone(), catching_up.replay))

@@ -22,16 +22,10 @@ use crate::model::{Instance, Model};
 pub struct Restore {
     indexer: Arc<Indexer>,
     held: BTreeSet<RankId>,
-    targets: BTreeMap<ModelKey, BTreeMap<InstanceId, BTreeMap<DpRank, RestoreTarget>>>,
+    /// Ranks of the dump; none for a rank whose blocks are skipped: its own stream is applied already, or its registration was refused.
+    targets: BTreeMap<RankId, Option<RestoredRank>>,
     /// Instances that the restore added.
     added: Vec<(ModelKey, InstanceId)>,
-}
-
-/// Destination of the blocks of one rank.
-enum RestoreTarget {
-    Rank(RestoredRank),
-    /// The rank's own stream is applied already, or its registration was refused.
-    Skipped,
 }
 
 /// A restored rank.
@@ -65,108 +59,86 @@ impl Restore {
         {
             return Err(Rejection(error.to_string()));
         }
-        self.set_target(&rank.model, &rank.instance, rank.dp_rank, RestoreTarget::Skipped);
+        self.set_target(rank, None);
         Ok(())
     }
 
     /// Keeps the restored blocks, and returns the state from which each stream continues.
     pub fn commit(mut self) -> BTreeMap<RankId, RestoredRank> {
         self.added.clear();
-        let mut all = BTreeMap::new();
-        for (model, instances) in std::mem::take(&mut self.targets) {
-            for (instance, ranks) in instances {
-                let id = |dp_rank| RankId { model: model.clone(), instance: instance.clone(), dp_rank };
-                let has_ranks_not_held = ranks.keys().any(|&dp_rank| !self.held.contains(&id(dp_rank)));
-                for (dp_rank, target) in ranks {
-                    if let RestoreTarget::Rank(mut restored) = target {
-                        restored.restored.complete(&restored.model, restored.rank, has_ranks_not_held);
-                        all.insert(id(dp_rank), restored);
-                    }
-                }
-            }
-        }
-        all
+        let instance_of = |rank: &RankId| (rank.model.clone(), rank.instance.clone());
+        let not_held = self.targets.keys().filter(|rank| !self.held.contains(*rank));
+        let with_ranks_not_held: BTreeSet<_> = not_held.map(instance_of).collect();
+        let restored = std::mem::take(&mut self.targets).into_iter().filter_map(|(rank, target)| {
+            let mut target = target?;
+            let lists_other_ranks = with_ranks_not_held.contains(&instance_of(&rank));
+            target.restored.complete(&target.model, target.rank, lists_other_ranks);
+            Some((rank, target))
+        });
+        restored.collect()
     }
 
     /// The restored rank; none if its blocks are skipped.
-    fn target(
-        &mut self,
-        key: &ModelKey,
-        block_size: BlockSize,
-        instance: &InstanceId,
-        dp_rank: DpRank,
-    ) -> Result<Option<&mut RestoredRank>, Rejection> {
-        let known = self.targets.get(key).and_then(|instances| instances.get(instance)?.get(&dp_rank));
-        let target = match known {
-            None => Some(self.new_target(key, block_size, instance, dp_rank)?),
-            Some(RestoreTarget::Rank(_)) if !self.may_restore(key, instance, dp_rank) => Some(RestoreTarget::Skipped),
-            Some(_) => None,
-        };
-        if let Some(target) = target {
-            self.set_target(key, instance, dp_rank, target);
+    fn target(&mut self, rank: &RankId, block_size: BlockSize) -> Result<Option<&mut RestoredRank>, Rejection> {
+        match self.targets.get(rank) {
+            None => {
+                let target = self.new_target(rank, block_size)?;
+                self.set_target(rank, target);
+            }
+            Some(Some(_)) if !self.may_restore(rank) => self.set_target(rank, None),
+            Some(_) => {}
         }
-        let instances = self.targets.get_mut(key).and_then(|instances| instances.get_mut(instance)?.get_mut(&dp_rank));
-        Ok(instances.and_then(|target| match target {
-            RestoreTarget::Rank(restored) => Some(restored),
-            RestoreTarget::Skipped => None,
-        }))
+        Ok(self.targets.get_mut(rank).and_then(Option::as_mut))
     }
 
-    fn set_target(&mut self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank, target: RestoreTarget) {
-        let instances = self.targets.entry(key.clone()).or_default();
-        let replaced = instances.entry(instance.clone()).or_default().insert(dp_rank, target);
-        if let Some(RestoreTarget::Rank(orphan)) = replaced {
+    fn set_target(&mut self, rank: &RankId, target: Option<RestoredRank>) {
+        if let Some(orphan) = self.targets.insert(rank.clone(), target).flatten() {
             // An entry may have been applied after the blocks of the unregistered rank were removed.
-            let rank = RankId { model: key.clone(), instance: instance.clone(), dp_rank };
-            self.indexer.release_restored(&rank, Some(orphan));
+            self.indexer.release_restored(rank, Some(orphan));
         }
     }
 
-    /// Ranks of an instance whose streams were held when the restore began.
-    fn held_of<'r>(&'r self, key: &'r ModelKey, instance: &'r InstanceId) -> impl Iterator<Item = &'r RankId> {
-        let first = RankId { model: key.clone(), instance: instance.clone(), dp_rank: DpRank(0) };
-        self.held.range(first..).take_while(move |id| id.model == *key && id.instance == *instance)
+    /// Ranks of the same instance whose streams were held when the restore began.
+    fn held_of<'r>(&'r self, rank: &'r RankId) -> impl Iterator<Item = &'r RankId> {
+        let first = RankId { dp_rank: DpRank(0), ..rank.clone() };
+        self.held.range(first..).take_while(move |id| id.model == rank.model && id.instance == rank.instance)
     }
 
     /// Whether a rank was not unregistered since the restore began. A rank that was registered again has its own stream, which is applied
     /// already. Looks up one rank, or, for a rank that only batches name, ranks of its instance until one is held.
-    fn may_restore(&self, key: &ModelKey, instance: &InstanceId, dp_rank: DpRank) -> bool {
-        let own = RankId { model: key.clone(), instance: instance.clone(), dp_rank };
-        if self.held.contains(&own) {
-            return self.indexer.is_held(&own);
+    fn may_restore(&self, rank: &RankId) -> bool {
+        if self.held.contains(rank) {
+            return self.indexer.is_held(rank);
         }
         // A rank that only batches name belongs to one of the instance's streams.
-        let mut held = self.held_of(key, instance).peekable();
+        let mut held = self.held_of(rank).peekable();
         let has_stream = held.peek().is_none() || held.any(|id| self.indexer.is_held(id));
-        has_stream && !self.indexer.is_unregistered(&own)
+        has_stream && !self.indexer.is_unregistered(rank)
     }
 
-    fn new_target(
-        &mut self,
-        key: &ModelKey,
-        block_size: BlockSize,
-        instance: &InstanceId,
-        dp_rank: DpRank,
-    ) -> Result<RestoreTarget, Rejection> {
-        if !self.may_restore(key, instance, dp_rank) {
-            return Ok(RestoreTarget::Skipped);
+    /// The destination of a rank's blocks; none if they are skipped. Adds the instance to its model if it is new.
+    fn new_target(&mut self, rank: &RankId, block_size: BlockSize) -> Result<Option<RestoredRank>, Rejection> {
+        if !self.may_restore(rank) {
+            return Ok(None);
         }
-        let found = self.indexer.instance_to_restore(key, block_size, instance);
-        let found = found.map_err(|error| Rejection(error.to_string()))?;
-        if found.is_new {
-            self.added.push((key.clone(), instance.clone()));
+        let indexer = &self.indexer;
+        let _registering = indexer.registering.lock();
+        let model = indexer.model_for(&rank.model, block_size).map_err(|error| Rejection(error.to_string()))?;
+        let mut instances = model.instances.write();
+        if !instances.contains_key(&rank.instance) {
+            self.added.push((rank.model.clone(), rank.instance.clone()));
         }
-        let mut held = self.held_of(key, instance);
-        let is_restored = match found.registered_ranks.contains(&dp_rank) {
-            true => held.any(|id| id.dp_rank == dp_rank),
+        let new_instance = || Instance::new(WorkerId(indexer.new_id()));
+        let known = instances.entry(rank.instance.clone()).or_insert_with(new_instance);
+        let is_restored = match known.listeners.contains_key(&rank.dp_rank) {
+            true => self.held.contains(rank),
             // A rank that only batches name belongs to one of the instance's streams.
-            false => found.registered_ranks.is_empty() || held.next().is_some(),
+            false => known.listeners.is_empty() || self.held_of(rank).next().is_some(),
         };
-        let rank = WorkerRank { worker: found.worker, dp_rank };
-        Ok(match is_restored {
-            true => RestoreTarget::Rank(RestoredRank { model: found.model, rank, restored: RestoredState::default() }),
-            false => RestoreTarget::Skipped,
-        })
+        let worker_rank = WorkerRank { worker: known.worker, dp_rank: rank.dp_rank };
+        drop(instances);
+        indexer.models.write().entry(rank.model.clone()).or_insert_with(|| Arc::clone(&model));
+        Ok(is_restored.then(|| RestoredRank { model, rank: worker_rank, restored: RestoredState::default() }))
     }
 }
 
@@ -174,15 +146,17 @@ impl DumpSink for Restore {
     fn rank(&mut self, record: RankRecord) -> Result<(), Rejection> {
         let block_size =
             BlockSize::new(record.block_size).ok_or_else(|| Rejection("invalid block size 0".to_owned()))?;
-        let target = self.target(&record.key(), block_size, &record.instance_id, DpRank(record.dp_rank))?;
-        if let Some(target) = target {
+        let (model, instance) = (record.key(), record.instance_id.clone());
+        let rank = RankId { model, instance, dp_rank: DpRank(record.dp_rank) };
+        if let Some(target) = self.target(&rank, block_size)? {
             target.restored.apply_record(&target.model, target.rank, &record);
         }
         Ok(())
     }
 
     fn entry(&mut self, rank: RankName<'_>, entry: DumpEntry) -> Result<(), Rejection> {
-        if let Some(target) = self.target(rank.key, rank.block_size, rank.instance, rank.dp_rank)? {
+        let id = RankId { model: rank.key.clone(), instance: rank.instance.clone(), dp_rank: rank.dp_rank };
+        if let Some(target) = self.target(&id, rank.block_size)? {
             target.restored.apply_entry(&target.model, target.rank, entry);
         }
         Ok(())
@@ -191,25 +165,13 @@ impl DumpSink for Restore {
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        let targets = std::mem::take(&mut self.targets).into_values();
-        for target in targets.flat_map(BTreeMap::into_values).flat_map(BTreeMap::into_values) {
-            if let RestoreTarget::Rank(restored) = target {
-                restored.model.clear_restored(restored.rank);
-            }
+        for target in std::mem::take(&mut self.targets).into_values().flatten() {
+            target.model.clear_restored(target.rank);
         }
         for (key, instance) in self.added.drain(..) {
             self.indexer.unregister(&instance, &key.model_name, Some(&key.tenant_id), None);
         }
     }
-}
-
-/// An instance to restore blocks for.
-struct TargetInstance {
-    model: Arc<Model>,
-    worker: WorkerId,
-    /// Its registered ranks.
-    registered_ranks: BTreeSet<DpRank>,
-    is_new: bool,
 }
 
 impl Indexer {
@@ -238,7 +200,7 @@ impl Indexer {
         self.listener_of(rank)?.last_sequence()
     }
 
-    fn listener_of(&self, rank: &RankId) -> Option<Arc<Listener>> {
+    pub(super) fn listener_of(&self, rank: &RankId) -> Option<Arc<Listener>> {
         self.models.read().get(&rank.model)?.listener(&rank.instance, rank.dp_rank)
     }
 
@@ -296,27 +258,6 @@ impl Indexer {
         self.decoders.deliver(listener, Delivery::RestoreDecoderState(dp_rank, restored.decoder_state));
         self.release_hold(listener, dp_rank, Some(position), pending);
     }
-
-    /// The instance, added to the model if it is new.
-    fn instance_to_restore(
-        &self,
-        key: &ModelKey,
-        block_size: BlockSize,
-        instance: &InstanceId,
-    ) -> Result<TargetInstance, RegistrationError> {
-        let _registering = self.registering.lock();
-        let model = self.model_for(key, block_size)?;
-        let found = {
-            let mut instances = model.instances.write();
-            let is_new = !instances.contains_key(instance);
-            let new_instance = || Instance::new(WorkerId(self.new_id()));
-            let known = instances.entry(instance.clone()).or_insert_with(new_instance);
-            let registered_ranks = known.listeners.keys().copied().collect();
-            TargetInstance { model: Arc::clone(&model), worker: known.worker, registered_ranks, is_new }
-        };
-        self.models.write().entry(key.clone()).or_insert(model);
-        Ok(found)
-    }
 }
 
 #[cfg(test)]
@@ -324,6 +265,7 @@ mod tests {
     use flash_indexer_core::{Block, LocalHash, SequenceHash, SharedIndex, Tier};
     use flash_indexer_snapshot::{StoredBlocks, UnheldAncestors};
     use flash_indexer_types::Registration;
+    use flash_indexer_wire::Start;
 
     use super::*;
     use crate::IndexerOptions;
@@ -335,7 +277,8 @@ mod tests {
             (ModelKey::new("m", None), BlockSize::new(1).expect("a size"), InstanceId::number(1));
         let registration = Registration::new(instance.clone(), key.clone(), "tcp://127.0.0.1:9", size);
         for dp_rank in [DpRank(0), DpRank(1)] {
-            indexer.register_paused(Registration { dp_rank, ..registration.clone() }).expect("it is registered");
+            let registration = Registration { dp_rank, ..registration.clone() };
+            indexer.register_configured(registration, Start::Paused).expect("it is registered");
         }
         let id = |dp_rank| RankId { model: key.clone(), instance: instance.clone(), dp_rank };
         let mut restore = Restore::new(Arc::clone(&indexer), [0, 1].map(|rank| id(DpRank(rank))).into());
@@ -352,7 +295,7 @@ mod tests {
         };
         let name = RankName { key: &key, block_size: size, instance: &instance, dp_rank: DpRank(1) };
 
-        let target = restore.target(&key, size, &instance, DpRank(1)).expect("a target").expect("it is held");
+        let target = restore.target(&id(DpRank(1)), size).expect("a target").expect("it is held");
         let (model, rank) = (Arc::clone(&target.model), target.rank);
         indexer.unregister(&instance, "m", None, Some(DpRank(1)));
         target.restored.apply_entry(&model, rank, entry(1));

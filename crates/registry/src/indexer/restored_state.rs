@@ -1,10 +1,10 @@
 //! State of a restored rank besides its blocks: the position of its stream, and the state of the stream's decoder.
 
-use flash_indexer_core::groups::GroupChange;
+use flash_indexer_core::groups::{GroupChange, GroupEvent, RankEvent};
 use flash_indexer_core::hashing::Salt;
 use flash_indexer_core::{Block, BlockEvent, RemovedCopies, SequenceHash, Tier, WorkerRank};
 use flash_indexer_ingest::{DecoderState, ModelSink};
-use flash_indexer_snapshot::{DumpEntry, RankRecord, SecondaryBlocks, StreamRecord, UnheldAncestors, recent_blocks};
+use flash_indexer_snapshot::{DumpEntry, RankRecord, StreamRecord, UnheldAncestors, recent_blocks};
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{RankPosition, Trust};
 use flash_indexer_wire::{Age, RECENT_BLOCKS_MAX, SaltedBlock, SaltedCopies};
@@ -41,8 +41,7 @@ impl RestoredState {
                 self.record_contents(stored.remembered, stored.parent, &stored.blocks);
                 model.restore(rank, BlockEvent::from(stored));
             }
-            DumpEntry::Secondary(stored) => self.apply_group_change(model, rank, stored),
-            DumpEntry::Links(links) => self.apply_group_change(model, rank, links),
+            DumpEntry::Secondary(change) => self.apply_group_change(model, rank, change),
             DumpEntry::Recent(gone) => {
                 self.record_salt(gone.salt, SaltedCopies::default(), &gone.blocks);
                 self.record_contents(Some(gone.age), gone.parent, &gone.blocks);
@@ -51,7 +50,7 @@ impl RestoredState {
                 self.record_salt(salt, SaltedCopies::default(), &blocks);
                 self.kept.extend(blocks.iter().map(|block| block.sequence));
                 let stored = BlockEvent::Stored { tier: Tier::Device, parent, blocks, copies: 1 };
-                model.restore_without_history(rank, stored);
+                model.apply(rank, &RankEvent::Primary(stored));
             }
         }
     }
@@ -59,18 +58,14 @@ impl RestoredState {
     /// Completes the restored rank, once all entries of the dump are applied. `lists_other_ranks` is true if the dump lists ranks of the
     /// instance whose state does not continue from it.
     pub(super) fn complete(&mut self, model: &Model, rank: WorkerRank, lists_other_ranks: bool) {
-        self.remove_kept(model, rank);
-        if lists_other_ranks && let Some(stream) = &mut self.stream {
-            stream.unlisted_degraded = true;
-        }
-    }
-
-    /// Removes the blocks that are not held, now that all of their descendants are restored. The index keeps them as it did before.
-    fn remove_kept(&mut self, model: &Model, rank: WorkerRank) {
+        // Blocks that the rank does not hold, now that all of their descendants are restored. The index keeps them as it did before.
         for blocks in std::mem::take(&mut self.kept).chunks(EVENT_BLOCKS_MAX) {
             let removed =
                 BlockEvent::Removed { tier: Tier::Device, blocks: blocks.to_vec(), copies: RemovedCopies::One };
-            model.restore_without_history(rank, removed);
+            model.apply(rank, &RankEvent::Primary(removed));
+        }
+        if lists_other_ranks && let Some(stream) = &mut self.stream {
+            stream.unlisted_degraded = true;
         }
     }
 
@@ -92,8 +87,8 @@ impl RestoredState {
     }
 
     /// Applies blocks or links of a secondary cache group.
-    fn apply_group_change(&mut self, model: &Model, rank: WorkerRank, change: impl Into<GroupChange>) {
-        let rejected = model.apply_group(rank, change.into()).refused;
+    fn apply_group_change(&mut self, model: &Model, rank: WorkerRank, change: GroupChange) {
+        let rejected = model.apply(rank, &RankEvent::Secondary(change)).refused;
         if rejected > 0 {
             model.metrics.limit_reached_by(Limit::CacheGroups, rejected);
             self.rejected += rejected;
@@ -114,11 +109,8 @@ impl RestoredState {
         }
         for group in record.groups.iter().flatten().filter_map(|group| group.kept(registered)) {
             // An empty group limits the usable blocks as well.
-            self.apply_group_change(
-                model,
-                rank,
-                SecondaryBlocks { group, tier: Tier::Device, copies: 1, hashes: Vec::new() },
-            );
+            let event = GroupEvent::Stored { tier: Tier::Device, blocks: Vec::new(), copies: 1 };
+            self.apply_group_change(model, rank, GroupChange { group, event });
         }
     }
 

@@ -74,12 +74,8 @@ impl Indexer {
         };
         let stream = model.listener(&rank.instance, rank.dp_rank);
         let mut removed = self.remove_ranks(&model, &rank.instance, Some(rank.dp_rank), pending);
-        let of_stream: Vec<RankId> = {
-            let instances = model.instances.read();
-            let listed = instances.get(&rank.instance).into_iter().flat_map(|instance| &instance.listeners);
-            let same = listed.filter(|(_, other)| stream.as_ref().is_some_and(|stream| Arc::ptr_eq(stream, other)));
-            same.map(|(&dp_rank, _)| RankId { dp_rank, ..rank.clone() }).collect()
-        };
+        let of_stream = stream.map(|stream| model.ranks_of(&stream)).unwrap_or_default().into_iter();
+        let of_stream: Vec<RankId> = of_stream.map(|dp_rank| RankId { dp_rank, ..rank.clone() }).collect();
         if of_stream.iter().all(|other| self.owners.owner(other).is_none()) {
             let remove = |other: &RankId| self.remove_ranks(&model, &rank.instance, Some(other.dp_rank), pending);
             removed += of_stream.iter().map(remove).sum::<usize>();
@@ -98,9 +94,8 @@ impl Indexer {
         dp_rank: Option<DpRank>,
         pending: &mut PendingWork,
     ) -> usize {
-        let mut ranks = self.remove_restored(model, instance, dp_rank, pending);
+        let restored = self.remove_restored(model, instance, dp_rank, pending);
         let closed = unlist(model, instance, dp_rank);
-        ranks += closed.len();
         for (dp_rank, listener) in &closed {
             self.stop_listening(model, *dp_rank, listener, pending);
             let rank = RankId { model: model.key.clone(), instance: instance.clone(), dp_rank: *dp_rank };
@@ -112,7 +107,7 @@ impl Indexer {
             self.tombstones.record(Tombstone { at: Instant::now(), instance, dp_rank: *dp_rank, model });
         }
         model.update_lora_name();
-        ranks
+        restored + closed.len()
     }
 
     /// Closes the stream of a rank. If other ranks share the stream, only the rank's events are ignored from now on.

@@ -136,7 +136,7 @@ impl Model {
             }
         };
         let ranks = ranks.filter(|rank| options.admits(&self.tokens(rank.blocks))).map(answer).collect();
-        Answer { shared, ..Answer::new(Arc::clone(&listed.names), ranks) }
+        Answer { names: Arc::clone(&listed.names), ranks, shared, ..Answer::default() }
     }
 
     fn tokens(&self, blocks: PerTier<u32>) -> PerTier<u64> {
@@ -146,8 +146,13 @@ impl Model {
     /// Counts a query, given in its hash variants, and a use of each block that it matched. Returns the previous uses
     /// of each block.
     pub(crate) fn record_query(&self, found: &VariantMatches<'_>) -> Vec<u32> {
-        let deepest = deepest(found.iter().map(|(query, scores)| (*query, scores)));
-        self.record_match(deepest.queried, deepest.matched)
+        let matches = found.iter().map(|(query, scores)| {
+            let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0) as usize;
+            (&query[..longest.min(query.len())], query.len())
+        });
+        // The deepest hash variant.
+        let (matched, queried) = matches.max_by_key(|(matched, queried)| (matched.len(), *queried)).unwrap_or_default();
+        self.record_match(queried, matched)
     }
 
     /// Counts a query of `queried` blocks, and a use of each leading block that it matched. Returns the previous uses of
@@ -162,10 +167,9 @@ impl Model {
 
     /// Every rank with its deepest match and its name, listed or known from a dump only.
     pub(crate) fn named_ranks(&self, found: &VariantMatches<'_>) -> NamedRanks {
-        let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> = BTreeMap::new();
-        for (rank, size) in self.index().sizes() {
-            ranks.insert(rank, (PerTier::default(), size));
-        }
+        let sizes = self.index().sizes().into_iter();
+        let mut ranks: BTreeMap<WorkerRank, (PerTier<u32>, RankSize)> =
+            sizes.map(|(rank, size)| (rank, (PerTier::default(), size))).collect();
         for RankMatch { rank, blocks } in rank_matches(found) {
             deepen(&mut ranks.entry(rank).or_default().0, blocks);
         }
@@ -214,24 +218,6 @@ struct ListedMatch {
     blocks: PerTier<u32>,
     /// Blocks of any prompt.
     blocks_held: usize,
-}
-
-/// The longest match of a query in any rank.
-#[derive(Default)]
-struct QueryDepth<'q> {
-    /// Blocks of the query.
-    queried: usize,
-    /// Leading blocks that some rank holds in any tier.
-    matched: &'q [LocalHash],
-}
-
-/// The deepest of a query's hash variants.
-fn deepest<'q, 's>(found: impl Iterator<Item = (&'q [LocalHash], &'s MatchScores)>) -> QueryDepth<'q> {
-    let depths = found.map(|(query, scores)| {
-        let longest = scores.ranks.iter().map(RankMatch::longest).max().unwrap_or(0) as usize;
-        QueryDepth { queried: query.len(), matched: &query[..longest.min(query.len())] }
-    });
-    depths.max_by_key(|depth| (depth.matched.len(), depth.queried)).unwrap_or_default()
 }
 
 #[cfg(test)]

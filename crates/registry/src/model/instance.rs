@@ -90,14 +90,4 @@ impl Instance {
         let counted = self.listeners.keys().filter(|dp_rank| counts(**dp_rank));
         counted.map(|&dp_rank| self.trust(dp_rank)).max()
     }
-
-    /// Changes that are missing from one of its ranks.
-    pub(super) fn unrepaired_gap(&self, dp_rank: DpRank) -> Option<UnrepairedGap> {
-        self.listeners.get(&dp_rank)?.unrepaired_gap(dp_rank)
-    }
-
-    /// The last fault of the stream of one of its ranks.
-    pub(super) fn last_error(&self, dp_rank: DpRank) -> Option<String> {
-        self.listeners.get(&dp_rank)?.report(dp_rank).last_error
-    }
 }

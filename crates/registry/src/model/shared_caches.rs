@@ -124,6 +124,10 @@ impl Model {
         if caches.is_empty() {
             return Vec::new();
         }
+        let is_more = |at: usize, blocks: &PerTier<u32>| {
+            let own = own(at);
+            Tier::ALL.into_iter().any(|tier| blocks[tier] > own[tier])
+        };
         let mut held: BTreeMap<usize, PerTier<u32>> = BTreeMap::new();
         for RankMatch { rank, blocks } in rank_matches(found) {
             if let Some(&cache) = caches.by_rank.get(&rank) {
@@ -139,23 +143,18 @@ impl Model {
                 continue;
             }
             let has_groups = index.has_groups(*rank);
-            let adds = |&at: &usize| {
-                let own = own(at);
-                let is_more = Tier::ALL.into_iter().any(|tier| blocks[tier] > own[tier]);
-                // A hybrid model needs blocks of all its cache groups, and this cache names only one.
-                let rank_has_groups = index.has_groups(ranks[at].rank);
+            let may_add = |rank: &ListedRank| match index.has_groups(rank.rank) {
+                // A hybrid model needs blocks of all its cache groups, and this cache may name only one.
+                true => has_groups,
                 // The others are continued below.
-                is_more && (has_groups || !rank_has_groups) && (rank_has_groups || !loads_behind_its_own(&ranks[at]))
+                false => !loads_behind_its_own(rank),
             };
+            let adds = |&at: &usize| is_more(at, &blocks) && may_add(&ranks[at]);
             credits.extend(attached.iter().copied().filter(adds).map(|at| Credit { at, cache, blocks }));
         }
         if !caches.continuing.is_empty() {
-            let is_more = |credit: &Credit| {
-                let own = own(credit.at);
-                Tier::ALL.into_iter().any(|tier| credit.blocks[tier] > own[tier])
-            };
             let continued = found.iter().flat_map(|(query, found)| self.continued((caches, ranks), query, found));
-            credits.extend(continued.filter(is_more));
+            credits.extend(continued.filter(|credit| is_more(credit.at, &credit.blocks)));
         }
         credits.sort_by_key(|credit| (credit.at, credit.cache));
         credits
@@ -212,9 +211,7 @@ impl Model {
         }
         depths
     }
-}
 
-impl Model {
     /// The shared caches that hold more of a prompt than each attached rank does itself, with their leading blocks in any tier.
     pub(crate) fn shared_by_name(
         &self,

@@ -31,7 +31,9 @@ fn local_ranks(model: &Model) -> Vec<LocalRank> {
     let Some(published) = &model.published else { return Vec::new() };
     let scope = scope(&model.key.model_name, &model.key.tenant_id, model.block_size.tokens());
     let lora_name = model.lora_name.read().clone();
-    let blocks = blocks(&**model.index());
+    // One call for all ranks, because a call for one rank costs as much.
+    let sizes = model.index().sizes().into_iter();
+    let blocks: FxHashMap<WorkerRank, usize> = sizes.map(|(rank, size)| (rank, size.blocks)).collect();
     let local_rank = |(instance, rank): (InstanceId, WorkerRank)| {
         // Replicas of earlier versions do not have the state `recovering`.
         let trust = match model.listed_trust(&instance, rank.dp_rank) {
@@ -64,11 +66,6 @@ fn local_ranks(model: &Model) -> Vec<LocalRank> {
         instance.shared_cache().is_none() && model.has_events(instance, rank.dp_rank)
     };
     model.ranks().into_iter().filter(is_published).map(local_rank).collect()
-}
-
-/// Number of blocks of every rank in an index. One call for all ranks, because a call for one rank costs as much.
-fn blocks(index: &impl SharedIndex) -> FxHashMap<WorkerRank, usize> {
-    index.sizes().into_iter().map(|(rank, size)| (rank, size.blocks)).collect()
 }
 
 fn json(value: &impl serde::Serialize) -> Vec<u8> {

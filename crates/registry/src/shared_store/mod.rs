@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use flash_indexer_core::{LocalHash, PerTier};
-use flash_indexer_redis::{FindError, HolderId, PublisherWaker, Store, StoreOptions, StoreReport};
+use flash_indexer_redis::{HolderId, PublisherWaker, Store, StoreError, StoreOptions};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
@@ -57,7 +57,7 @@ pub(super) struct RankStatus {
 
 /// This replica's connection to the shared store.
 pub(crate) struct SharedStore {
-    store: Arc<Store>,
+    pub(crate) store: Arc<Store>,
     fleet: Arc<ArcSwap<Fleet>>,
     /// Refreshes `fleet` from the list in the store.
     refresh_task: JoinHandle<()>,
@@ -95,7 +95,7 @@ impl SharedStore {
         &self,
         model: &FleetModel,
         variants: &[Cow<'_, [LocalHash]>],
-    ) -> Result<StoreMatches, FindError> {
+    ) -> Result<StoreMatches, StoreError> {
         let mut matches = StoreMatches::default();
         for variant in variants {
             let found = self.store.find(model.scope, variant).await?;
@@ -103,19 +103,6 @@ impl SharedStore {
             matches.incomplete.extend(found.incomplete);
         }
         Ok(matches)
-    }
-
-    pub(crate) fn is_connected(&self) -> bool {
-        self.store.is_connected()
-    }
-
-    pub(crate) fn report(&self) -> StoreReport {
-        self.store.report()
-    }
-
-    /// Stops publishing and releases this replica's ranks: other replicas can then publish them at once.
-    pub(crate) async fn stop(&self) {
-        self.store.stop().await;
     }
 }
 

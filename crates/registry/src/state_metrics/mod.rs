@@ -5,10 +5,11 @@ mod tokenization_state;
 
 pub(crate) use self::store_state::StoreState;
 pub(crate) use self::tokenization_state::TokenizationState;
+pub use self::tokenization_state::described_labels;
 
 use flash_indexer_prompt::tokenize::PoolStatistics;
 use flash_indexer_redis::{PublisherId, PublisherReport, StoreReport};
-use flash_indexer_telemetry::metrics::{LabelValues, StateSection};
+use flash_indexer_telemetry::metrics::StateSection;
 
 /// The metrics of the optional parts of a service without any state, for the documentation.
 #[must_use]
@@ -22,10 +23,4 @@ pub fn described_sections() -> Vec<Box<dyn StateSection>> {
         task_panics: 0,
     };
     vec![Box::new(TokenizationState(PoolStatistics::default())), Box::new(StoreState(store))]
-}
-
-/// The values of the labels of these metrics.
-#[must_use]
-pub fn described_labels() -> Vec<LabelValues> {
-    tokenization_state::label_values()
 }

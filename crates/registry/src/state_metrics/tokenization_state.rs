@@ -35,8 +35,9 @@ const PIECE_RESULTS: [LabelValue; 3] = [
     ("evicted", "A piece was evicted for others."),
 ];
 
-/// Values of the labels of these metrics.
-pub(super) fn label_values() -> Vec<LabelValues> {
+/// The values of the labels of the metrics of the optional parts of a service, for the documentation.
+#[must_use]
+pub fn described_labels() -> Vec<LabelValues> {
     let cuttings = Cutting::ALL.map(|cutting| (cutting.as_str(), description(cutting)));
     vec![
         LabelValues::of("tokenizer_cache_total", "result", &CACHE_RESULTS),

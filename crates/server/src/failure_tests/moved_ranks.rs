@@ -36,7 +36,7 @@ fn a_rank_whose_former_endpoint_still_has_blocks_of_it_is_not_exact_before_a_lat
     service.wait_moved("the rank at its first endpoint", |it| it["trust"] == "exact" && it["last_seq"] == 0);
 
     // The removal of the rank's blocks waits for the writer.
-    let blocked = faults::block_writers();
+    let blocked = faults::WRITERS.lock();
     former.publish(1, &payload(None, faults::BLOCKING_BLOCK)).expect("published");
     wait_for("a stalled writer", PATIENCE, || (service.get("/ready").0 == 503).then_some(()));
     let unregistration = json!({ "instance_id": 1, "dp_rank": MOVED.0, "model_name": "m" });

@@ -58,7 +58,7 @@ impl Answers {
     fn trace(&mut self) -> Option<RequestSpan> {
         let tracer = self.shared.tracer.as_ref()?;
         let parse_begin = self.requests.body.take_parse_begin().or(self.parse_begin);
-        let traced = tracer.rpc_since(&self.trace_parent, METHOD, parse_begin)?;
+        let traced = tracer.rpc(&self.trace_parent, METHOD, parse_begin)?;
         if let Some(begin) = parse_begin {
             let _request = traced.attach();
             drop(stage_since(Stage::Parse, begin));

@@ -15,7 +15,7 @@ use flash_indexer_types::names::shorten;
 use tonic::{Request, Response, Status};
 
 use super::GrpcState;
-use super::lists::List;
+use super::lists::read_tokens;
 use super::proto::indexer_service_server::IndexerService;
 use super::proto::{GetPodScoresRequest, GetPodScoresResponse, PartialPrompt, PodScore};
 use super::router_service::{model_key, token_prompt};
@@ -48,7 +48,7 @@ impl Scores {
         let indexer = &self.0.indexer;
         let grant = self.0.admit(authorization)?;
         let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
-        let given_tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
+        let given_tokens = read_tokens(&request.token_ids, &request.token_bytes)?;
         let forms = [!given_tokens.is_empty(), request.prompt.is_some(), !request.chat_json.is_empty()];
         if forms.iter().filter(|given| **given).count() > 1 {
             let message = "token_ids (or token_bytes), prompt and chat_json are alternatives: give one of them";

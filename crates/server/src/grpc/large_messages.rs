@@ -109,7 +109,7 @@ impl<S> LargeMessages<S> {
     fn span<B>(&self, method: Method, request: &http::Request<B>) -> Option<RequestSpan> {
         let tracer = self.tracer.as_ref().filter(|_| method.kind == MethodKind::Unary)?;
         let name = if method.name == "other" { "_OTHER" } else { request.uri().path().trim_start_matches('/') };
-        tracer.rpc(&trace_parent(request.headers()), name)
+        tracer.rpc(&trace_parent(request.headers()), name, None)
     }
 }
 

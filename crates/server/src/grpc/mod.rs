@@ -145,7 +145,7 @@ impl GrpcServer {
     ) -> Self {
         let (stop, stopping) = watch::channel(false);
         let picker = Arc::new(Picker::new(api, options));
-        let service = ExternalProcessorServer::new(EndpointPicker { picker })
+        let service = ExternalProcessorServer::new(EndpointPicker(picker))
             .max_decoding_message_size(endpoint_picker::messages_bytes_max(bodies.bytes_max));
         let routes = bounded_server().add_service(limited(service, bodies, None));
         let serving = tokio::spawn(async move {

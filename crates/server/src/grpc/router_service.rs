@@ -7,7 +7,7 @@ use std::time::Duration;
 use flash_indexer_access::Grant;
 use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_registry::{
-    Answer, Candidate, CostWeights, Indexer, Query, QueryOptions, RankAnswer, ReportedHits, RequestPhase, TokenPrompt,
+    Answer, Candidate, CostWeights, Query, QueryOptions, RankAnswer, ReportedHits, RequestPhase, TokenPrompt,
 };
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::names::{NameField, check_names};
@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::GrpcState;
 use super::answers::{Answers, Requests};
-use super::lists::List;
+use super::lists::{read_list, read_tokens};
 use super::proto::router_service_server::RouterService;
 use super::proto::{
     self, DoneRequest, DoneResponse, PickCandidate, PickRequest, PickResponse, PredictRequest, PredictResponse,
@@ -74,11 +74,8 @@ impl GrpcState {
         request: &QueryRequest,
         authorization: Option<&[u8]>,
     ) -> Result<QueryResponse, RpcError> {
-        let grant = self.admit(authorization)?;
-        let prompt = PromptInput::of(request)?;
-        let QueryInput { key, query, options } = QueryInput::of(request, &prompt, &grant)?;
-        self.access.admit_query(&key, prompt.tokens(&self.indexer, &key))?;
-        Ok(response(self.indexer.query(&key, query, options).await?, request))
+        let QueryInput { key, prompt, options } = self.admit_query(request, authorization)?;
+        Ok(response(self.indexer.query(&key, prompt.query(request), options).await?, request))
     }
 
     /// Queries this replica's ranks only, without waiting for the shared store.
@@ -87,11 +84,35 @@ impl GrpcState {
         request: &QueryRequest,
         authorization: Option<&[u8]>,
     ) -> Result<QueryResponse, RpcError> {
+        let QueryInput { key, prompt, options } = self.admit_query(request, authorization)?;
+        Ok(response(self.indexer.query_local(&key, prompt.query(request), options)?, request))
+    }
+
+    /// Parses a query of a permitted tenant whose limits admit it.
+    fn admit_query<'r>(
+        &self,
+        request: &'r QueryRequest,
+        authorization: Option<&[u8]>,
+    ) -> Result<QueryInput<'r>, RpcError> {
         let grant = self.admit(authorization)?;
         let prompt = PromptInput::of(request)?;
-        let QueryInput { key, query, options } = QueryInput::of(request, &prompt, &grant)?;
-        self.access.admit_query(&key, prompt.tokens(&self.indexer, &key))?;
-        Ok(response(self.indexer.query_local(&key, query, options)?, request))
+        let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
+        let tokens = match &prompt {
+            PromptInput::Tokens(tokens) => tokens.len(),
+            PromptInput::Hashes(_) if !request.lora_name.is_empty() || !request.cache_salt.is_empty() => {
+                let message =
+                    "block_hashes already include the adapter and the salt: leave out lora_name and cache_salt";
+                return Err(Status::invalid_argument(message).into());
+            }
+            PromptInput::Hashes(hashes) => tokens_of_blocks(&self.indexer, &key, hashes.len()),
+        };
+        self.access.admit_query(&key, tokens)?;
+        let options = QueryOptions {
+            top_k: NonZeroUsize::new(request.top_k as usize),
+            min_score: (request.min_score > 0).then_some(request.min_score),
+            after: request.after,
+        };
+        Ok(QueryInput { key, prompt, options })
     }
 
     async fn predict(
@@ -103,7 +124,7 @@ impl GrpcState {
         let key = model_key(&request.model_name, &request.tenant_id, &grant)?;
         let pod = InstanceId::parse(&request.pod)?;
         let ttl = (request.ttl_ms > 0).then(|| Duration::from_millis(request.ttl_ms.into()));
-        let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
+        let tokens = read_tokens(&request.token_ids, &request.token_bytes)?;
         self.access.admit_query(&key, tokens.len())?;
         let prompt = token_prompt(&tokens, &request.lora_name, &request.cache_salt);
         if let Some(request_id) = given(&request.request_id) {
@@ -126,7 +147,7 @@ impl GrpcState {
             pick_seed: request.pick_seed,
         };
         let options = options.checked()?;
-        let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
+        let tokens = read_tokens(&request.token_ids, &request.token_bytes)?;
         self.access.admit_query(&key, tokens.len())?;
         let prompt = token_prompt(&tokens, &request.lora_name, &request.cache_salt);
         let picked = self.indexer.pick(&key, prompt, pods, options, given(&request.request_id)).await?;
@@ -174,30 +195,8 @@ impl GrpcState {
 /// Parsed query request.
 struct QueryInput<'r> {
     key: ModelKey,
-    query: Query<'r>,
+    prompt: PromptInput<'r>,
     options: QueryOptions,
-}
-
-impl<'r> QueryInput<'r> {
-    fn of(request: &'r QueryRequest, prompt: &'r PromptInput<'_>, grant: &Grant) -> Result<Self, RpcError> {
-        let key = model_key(&request.model_name, &request.tenant_id, grant)?;
-        let options = QueryOptions {
-            top_k: NonZeroUsize::new(request.top_k as usize),
-            min_score: (request.min_score > 0).then_some(request.min_score),
-            after: request.after,
-        };
-        let QueryRequest { lora_name, cache_salt, .. } = request;
-        let query = match prompt {
-            PromptInput::Tokens(tokens) => Query::Tokens(token_prompt(tokens, lora_name, cache_salt)),
-            PromptInput::Hashes(_) if !lora_name.is_empty() || !cache_salt.is_empty() => {
-                let message =
-                    "block_hashes already include the adapter and the salt: leave out lora_name and cache_salt";
-                return Err(Status::invalid_argument(message).into());
-            }
-            PromptInput::Hashes(hashes) => Query::Hashes(Cow::Borrowed(hashes)),
-        };
-        Ok(Self { key, query, options })
-    }
 }
 
 /// Prompt of a query request.
@@ -207,22 +206,18 @@ enum PromptInput<'r> {
 }
 
 impl<'r> PromptInput<'r> {
-    /// Number of tokens; of hashes, the tokens of their blocks.
-    fn tokens(&self, indexer: &Indexer, key: &ModelKey) -> usize {
+    /// The prompt as the indexer takes it, with the adapter and the salt of its request.
+    fn query<'p>(&'p self, request: &'p QueryRequest) -> Query<'p> {
         match self {
-            Self::Tokens(tokens) => tokens.len(),
-            Self::Hashes(hashes) => tokens_of_blocks(indexer, key, hashes.len()),
+            Self::Tokens(tokens) => Query::Tokens(token_prompt(tokens, &request.lora_name, &request.cache_salt)),
+            Self::Hashes(hashes) => Query::Hashes(Cow::Borrowed(hashes)),
         }
     }
 
     fn of(request: &'r QueryRequest) -> Result<Self, RpcError> {
-        let tokens = List::of_tokens(&request.token_ids, &request.token_bytes).read()?;
-        let hashes = List {
-            repeated: request.block_hashes.iter().copied().map(LocalHash).collect(),
-            bytes: &request.hash_bytes,
-            names: ["block_hashes", "hash_bytes"],
-        };
-        let hashes = hashes.read()?;
+        let tokens = read_tokens(&request.token_ids, &request.token_bytes)?;
+        let hashes: Cow<'_, [LocalHash]> = request.block_hashes.iter().copied().map(LocalHash).collect();
+        let hashes = read_list(hashes, &request.hash_bytes, ["block_hashes", "hash_bytes"])?;
         match (tokens.is_empty(), hashes.is_empty()) {
             (_, true) => Ok(Self::Tokens(tokens)),
             (true, false) => Ok(Self::Hashes(hashes)),

@@ -1,6 +1,5 @@
 //! Mapping of errors to gRPC statuses, in one place, and metrics of requests.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,22 +19,26 @@ use super::GrpcState;
 use crate::access::{Permission, limit_metric};
 use crate::pick_options::PickOptionsError;
 
-/// Error of a call, as the status that the client receives.
+/// Error of a call: the status that the client receives, and what is counted.
 #[derive(Debug)]
-pub(super) struct RpcError(pub(super) Status);
+pub(super) struct RpcError {
+    status: Status,
+    /// Limit that the request exceeded.
+    limit: Option<Limit>,
+    /// Reason why access is denied.
+    denied: Option<&'static str>,
+}
 
 impl From<Status> for RpcError {
     fn from(status: Status) -> Self {
-        Self(status)
+        Self { status, limit: None, denied: None }
     }
 }
 
 impl From<AccessError> for RpcError {
     fn from(denied: AccessError) -> Self {
         let code = if denied.is_unauthenticated() { Code::Unauthenticated } else { Code::PermissionDenied };
-        let mut status = Status::new(code, shorten(denied.to_string()));
-        status.set_source(Arc::new(denied));
-        Self(status)
+        Self { denied: Some(denied.as_str()), ..Status::new(code, shorten(denied.to_string())).into() }
     }
 }
 
@@ -43,23 +46,20 @@ impl From<LimitExceeded> for RpcError {
     fn from(exceeded: LimitExceeded) -> Self {
         let mut status = Status::resource_exhausted(shorten(exceeded.to_string()));
         status.metadata_mut().insert("retry-after", exceeded.retry_after_s.into());
-        status.set_source(Arc::new(exceeded));
-        Self(status)
+        Self { limit: Some(limit_metric(exceeded.limit)), ..status.into() }
     }
 }
 
 impl From<NameError> for RpcError {
     fn from(error: NameError) -> Self {
-        let mut status = Status::invalid_argument(error.to_string());
-        status.set_source(Arc::new(error));
-        Self(status)
+        Self { limit: Some(Limit::Names), ..Status::invalid_argument(error.to_string()).into() }
     }
 }
 
 impl From<InstanceIdError> for RpcError {
     fn from(error: InstanceIdError) -> Self {
         match error {
-            InstanceIdError::Empty => Self(Status::invalid_argument(error.to_string())),
+            InstanceIdError::Empty => Status::invalid_argument(error.to_string()).into(),
             InstanceIdError::Name(error) => error.into(),
         }
     }
@@ -67,33 +67,34 @@ impl From<InstanceIdError> for RpcError {
 
 impl From<QueryError> for RpcError {
     fn from(error: QueryError) -> Self {
-        match error {
-            QueryError::UnknownModel(_) => Self(Status::not_found(error.to_string())),
-            QueryError::Name(error) => error.into(),
-            QueryError::Recovering(_) | QueryError::StoreUnavailable(_) | QueryError::Busy => {
-                Self(Status::unavailable(error.to_string()))
-            }
-            QueryError::UnknownCursor => Self(Status::failed_precondition(error.to_string())),
-        }
+        let code = match error {
+            QueryError::UnknownModel(_) => Code::NotFound,
+            QueryError::Name(error) => return error.into(),
+            QueryError::Recovering(_) | QueryError::StoreUnavailable(_) | QueryError::Busy => Code::Unavailable,
+            QueryError::UnknownCursor => Code::FailedPrecondition,
+        };
+        Status::new(code, error.to_string()).into()
     }
 }
 
 impl From<PredictError> for RpcError {
     fn from(error: PredictError) -> Self {
-        match error {
-            PredictError::Query(error) => error.into(),
-            PredictError::UnknownInstance { .. } => Self(Status::not_found(error.to_string())),
-            PredictError::TooLong { .. } => Self(Status::invalid_argument(error.to_string())),
-        }
+        let code = match error {
+            PredictError::Query(error) => return error.into(),
+            PredictError::UnknownInstance { .. } => Code::NotFound,
+            PredictError::TooLong { .. } => Code::InvalidArgument,
+        };
+        Status::new(code, error.to_string()).into()
     }
 }
 
 impl From<PickOptionsError> for RpcError {
     fn from(error: PickOptionsError) -> Self {
-        match error {
-            PickOptionsError::Number { .. } => Self(Status::invalid_argument(error.to_string())),
-            PickOptionsError::Seed(_) => Self(Status::unavailable(error.to_string())),
-        }
+        let code = match error {
+            PickOptionsError::Number { .. } => Code::InvalidArgument,
+            PickOptionsError::Seed(_) => Code::Unavailable,
+        };
+        Status::new(code, error.to_string()).into()
     }
 }
 
@@ -115,7 +116,7 @@ impl From<TokenizationError> for RpcError {
                 FailureReason::ServiceRefused | FailureReason::Panicked => Code::Internal,
             },
         };
-        Self(Status::new(code, shorten(error.to_string())))
+        Status::new(code, shorten(error.to_string())).into()
     }
 }
 
@@ -137,6 +138,10 @@ impl GrpcState {
     /// The grant of a request's token. Every method needs the scope `query`.
     pub(super) fn admit(&self, authorization: Option<&[u8]>) -> Result<Arc<Grant>, RpcError> {
         Ok(self.access.admit(authorization, Permission::Tenant(Scope::Query))?)
+    }
+
+    pub(super) fn in_flight(&self, method: &'static str) -> InFlightRequest {
+        InFlightRequest::begin(&self.indexer, method)
     }
 }
 
@@ -181,8 +186,7 @@ pub(super) async fn within_deadline<T>(
 ) -> Result<T, RpcError> {
     let Some(deadline) = extensions.get::<CallDeadline>() else { return answer.await };
     deadline.is_handled.store(true, Ordering::Relaxed);
-    let late = |_| RpcError(deadline.exceeded());
-    tokio::time::timeout_at(deadline.at.into(), answer).await.map_err(late)?
+    tokio::time::timeout_at(deadline.at.into(), answer).await.map_err(|_| deadline.exceeded())?
 }
 
 /// The time in `grpc-timeout`: up to eight digits and a unit.
@@ -210,41 +214,23 @@ pub(super) struct InFlightRequest {
     code: Code,
 }
 
-/// Counts an answer that was made at once. Only failures of an entire stream are answered this way.
-pub(super) fn finished<T>(
-    indexer: &Arc<Indexer>,
-    method: &'static str,
-    answer: Result<T, RpcError>,
-) -> Result<T, Status> {
-    let request =
-        InFlightRequest { indexer: Arc::clone(indexer), method, start: Instant::now(), code: Code::Cancelled };
-    request.finish(answer).map(Response::into_inner)
-}
-
-impl GrpcState {
-    pub(super) fn in_flight(&self, method: &'static str) -> InFlightRequest {
-        InFlightRequest { indexer: Arc::clone(&self.indexer), method, start: Instant::now(), code: Code::Cancelled }
-    }
-}
-
 impl InFlightRequest {
+    pub(super) fn begin(indexer: &Arc<Indexer>, method: &'static str) -> Self {
+        Self { indexer: Arc::clone(indexer), method, start: Instant::now(), code: Code::Cancelled }
+    }
+
     /// Records the status of the answer, and converts it to a response.
     pub(super) fn finish<T>(mut self, answer: Result<T, RpcError>) -> Result<Response<T>, Status> {
-        let answer = answer.map_err(|RpcError(status)| status);
+        let answer = answer.map_err(|RpcError { status, limit, denied }| {
+            if let Some(limit) = limit {
+                self.indexer.metrics().limit_reached(limit);
+            }
+            if let Some(denied) = denied {
+                self.indexer.metrics().access_denied(denied);
+            }
+            status
+        });
         self.code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        if answer.as_ref().is_err_and(|status| status.source().is_some_and(|source| source.is::<NameError>())) {
-            self.indexer.metrics().limit_reached(Limit::Names);
-        }
-        if let Err(status) = &answer
-            && let Some(denied) = status.source().and_then(|source| source.downcast_ref::<AccessError>())
-        {
-            self.indexer.metrics().access_denied(denied.as_str());
-        }
-        if let Err(status) = &answer
-            && let Some(exceeded) = status.source().and_then(|source| source.downcast_ref::<LimitExceeded>())
-        {
-            self.indexer.metrics().limit_reached(limit_metric(exceeded.limit));
-        }
         answer.map(Response::new)
     }
 }
@@ -293,14 +279,14 @@ mod tests {
             extensions
         };
         let late = runtime.block_on(within_deadline::<()>(&called(), std::future::pending())).expect_err("no answer");
-        assert_eq!(late.0.code(), Code::DeadlineExceeded);
+        assert_eq!(late.status.code(), Code::DeadlineExceeded);
         // The time that the message took counts.
         let extensions = called();
         let deadline = extensions.get::<CallDeadline>().expect("a deadline");
         runtime.block_on(async { tokio::time::sleep_until(deadline.at.into()).await });
         assert_eq!(deadline.left(), Duration::ZERO);
         let late = runtime.block_on(within_deadline::<()>(&extensions, std::future::pending())).expect_err("no answer");
-        assert!(late.0.code() == Code::DeadlineExceeded && deadline.is_handled());
+        assert!(late.status.code() == Code::DeadlineExceeded && deadline.is_handled());
         let at_once = runtime.block_on(within_deadline(&called(), std::future::ready(Ok(1))));
         assert_eq!(at_once.expect("an answer"), 1);
     }

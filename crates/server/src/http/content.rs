@@ -8,7 +8,7 @@ use flash_indexer_types::names::shortened;
 use super::error::ApiError;
 
 /// Content type of binary bodies.
-pub(super) const OCTET_STREAM: &str = "application/octet-stream";
+const OCTET_STREAM: &str = "application/octet-stream";
 
 /// Forms of a body that an endpoint accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,18 +40,15 @@ impl BodyForm {
             Some(essence) if essence.starts_with("application/") && essence.ends_with("+json") => Ok(Self::Json),
             None | Some("application/x-www-form-urlencoded") if !is_of_browser => Ok(Self::Json),
             Some(OCTET_STREAM) if accepted == AcceptedForms::JsonOrBinary => Ok(Self::Binary),
-            None | Some(_) => Err(ApiError::unsupported_type(accepted.advice(given.unwrap_or("none")))),
+            None | Some(_) => {
+                let given = shortened(given.unwrap_or("none"));
+                let json = "send JSON with the header content-type: application/json";
+                let binary = match accepted {
+                    AcceptedForms::Json => "",
+                    AcceptedForms::JsonOrBinary => ", or little-endian numbers with application/octet-stream",
+                };
+                Err(ApiError::unsupported_type(format!("the body's content type is {given:?}: {json}{binary}")))
+            }
         }
-    }
-}
-
-impl AcceptedForms {
-    /// The message for a body of another type.
-    fn advice(self, given: &str) -> String {
-        let given = shortened(given);
-        let json = "send JSON with the header content-type: application/json";
-        let binary = format!(", or little-endian numbers with {OCTET_STREAM}");
-        let binary = if self == Self::JsonOrBinary { &binary } else { "" };
-        format!("the body's content type is {given:?}: {json}{binary}")
     }
 }

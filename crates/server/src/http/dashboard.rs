@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::response::Redirect;
 use flash_indexer_access::Scope;
-use flash_indexer_dashboard::{Asset, LiveEvents, SUBSCRIBERS_MAX, Sample, asset, page};
+use flash_indexer_dashboard::{Asset, LiveEvents, PAGE, SUBSCRIBERS_MAX, Sample, asset};
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::Limit;
 
@@ -22,7 +22,7 @@ const QUERY_PATHS: [&str; 5] =
 const QUERY_METHODS: [&str; 2] = ["Query", "QueryStream"];
 
 pub(super) async fn show() -> Asset {
-    page()
+    PAGE
 }
 
 /// The page refers to its files relative to the path without the slash.
@@ -40,14 +40,15 @@ pub(super) const EVENTS_PERMISSION: Permission = Permission::AllTenants(Scope::Q
 /// `GET /ui/events`: samples of counters, one each second, until the client closes the connection, its token is removed or
 /// expires, or the service stops.
 pub(super) async fn events(State(api): State<Arc<Api>>, headers: HeaderMap) -> Result<LiveEvents, ApiError> {
-    let events = api.live.subscribe().map_err(|_| {
+    let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes().to_vec());
+    let access = Arc::clone(&api.access);
+    let is_permitted = move || access.admit(authorization.as_deref(), EVENTS_PERMISSION).is_ok();
+    api.live.subscribe(is_permitted).map_err(|_| {
         api.indexer.metrics().limit_reached(Limit::DashboardSubscribers);
         ApiError::busy(format!(
             "failed to follow the live figures: {SUBSCRIBERS_MAX} dashboards follow them; close one, or retry later"
         ))
-    })?;
-    let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes().to_vec());
-    Ok(events.while_permitted(move || api.access.admit(authorization.as_deref(), EVENTS_PERMISSION).is_ok()))
+    })
 }
 
 /// Reads the counters of a sample. Linear in the models.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::State;
 use flash_indexer_api::DigestParameters;
 use flash_indexer_core::DpRank;
 use flash_indexer_ingest::ReadAt;
@@ -12,22 +11,18 @@ use flash_indexer_snapshot::RankRecord;
 use flash_indexer_telemetry::metrics::Limit;
 use flash_indexer_types::{InstanceId, ModelKey, RankId};
 
-use super::Api;
 use super::error::ApiError;
-use super::extract::{Access, Parameters};
+use super::extract::{Caller, Parameters};
 
 /// Longest wait for a sequence number, in milliseconds.
 const WAIT_MS_MAX: u64 = 10_000;
 
 pub(super) async fn digest(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
+    Caller { api, grant, .. }: Caller,
     Parameters(parameters): Parameters<DigestParameters>,
 ) -> Result<Json<RankRecord>, ApiError> {
-    let permit = Arc::clone(&api.digests)
-        .try_acquire_owned()
-        .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Digests))
-        .map_err(|_| ApiError::busy("failed to digest a rank: too many digests are running; retry later"))?;
+    let busy = "failed to digest a rank: too many digests are running; retry later";
+    let permit = api.permit(&api.digests, Limit::Digests, busy)?;
     let instance = InstanceId::parse(&parameters.instance_id)?;
     let model = ModelKey::new(parameters.model_name, parameters.tenant_id);
     model.check()?;

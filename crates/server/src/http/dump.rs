@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
 use axum::http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::response::{IntoResponse, Response};
@@ -25,9 +24,8 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use super::Api;
 use super::error::ApiError;
-use super::extract::{Access, Parameters};
+use super::extract::{Caller, Parameters};
 use super::fields::CheckedScope;
 use flash_indexer_peers::write_models;
 
@@ -42,8 +40,7 @@ const ZSTD: &str = "zstd";
 
 /// Streams the dump. At most one rank is in memory at a time, and no lock is held while the reader is slow.
 pub(super) async fn dump(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
+    Caller { api, grant, .. }: Caller,
     method: Method,
     headers: HeaderMap,
     Parameters(parameters): Parameters<DumpParameters>,
@@ -54,15 +51,13 @@ pub(super) async fn dump(
             "failed to write a dump: this indexer is recovering; ask another one, or retry later",
         ));
     }
-    let permit = Arc::clone(&api.dumps)
-        .try_acquire_owned()
-        .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Dumps))
-        .map_err(|_| ApiError::busy("failed to write a dump: too many dumps are running; retry later"))?;
+    let busy = "failed to write a dump: too many dumps are running; retry later";
+    let permit = api.permit(&api.dumps, Limit::Dumps, busy)?;
     let DumpParameters { scope, instance_id, hashes } = parameters;
     let instance = instance_id.as_deref().map(InstanceId::parse).transpose()?;
     let selection = scope.selection(&grant)?;
     let mut models = api.indexer.matching_models(selection.model.as_deref(), selection.tenant.as_deref());
-    models.retain(|(model, _)| selection.permits(model));
+    models.retain(|(model, _)| grant.permits_tenant(&model.tenant_id));
     let accepts = |header, name| accepted_weight(&headers, header, name) > Some(0.0);
     let form = if accepts(&ACCEPT, NDJSON) { DumpForm::Lines } else { DumpForm::Object };
     let compression = if accepts(&ACCEPT_ENCODING, ZSTD) { Compression::Zstd } else { Compression::None };
@@ -127,17 +122,17 @@ fn write_dump(
     out: &mut ChunkWriter,
     (form, hashes, compression): (DumpForm, HashForm, Compression),
 ) -> io::Result<()> {
+    let DumpSelection { indexer, models, instance } = selected;
     match compression {
-        Compression::None => write_selected(selected, DumpWriter::start(out, form, hashes)?)?.flush(),
+        Compression::None => {
+            write_models(indexer, models, instance.as_ref(), DumpWriter::start(out, form, hashes)?)?.flush()
+        }
         Compression::Zstd => {
             let encoder = zstd::stream::write::Encoder::new(out, ZSTD_LEVEL)?;
-            write_selected(selected, DumpWriter::start(encoder, form, hashes)?)?.finish()?.flush()
+            let writer = DumpWriter::start(encoder, form, hashes)?;
+            write_models(indexer, models, instance.as_ref(), writer)?.finish()?.flush()
         }
     }
-}
-
-fn write_selected<W: Write>(selected: &DumpSelection, writer: DumpWriter<W>) -> io::Result<W> {
-    write_models(&selected.indexer, &selected.models, selected.instance.as_ref(), writer)
 }
 
 /// Writer that sends chunks to a response body. It blocks while the reader is slow.

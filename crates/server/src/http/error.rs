@@ -25,14 +25,14 @@ use crate::access::limit_metric;
 /// Error response: a status and a message with a remedy for the client.
 #[derive(Debug)]
 pub(crate) struct ApiError {
-    status: StatusCode,
-    message: String,
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
     /// Value of `Retry-After`, in seconds.
     retry_after_s: Option<u32>,
     /// Value of `Accept-Encoding`.
     accepted_encodings: Option<&'static str>,
-    /// Limit that the request exceeded, counted by the middleware.
-    limit: Option<Limit>,
+    /// Limit that the request exceeded, which the middleware counts.
+    pub(crate) limit: Option<Limit>,
     /// Reason why access is denied, counted by the middleware.
     denied: Option<&'static str>,
 }
@@ -52,19 +52,6 @@ impl ApiError {
             limit: None,
             denied: None,
         }
-    }
-
-    pub(crate) fn status(&self) -> StatusCode {
-        self.status
-    }
-
-    pub(crate) fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// Limit that the request exceeded, which is not counted yet.
-    pub(crate) fn limit(&self) -> Option<Limit> {
-        self.limit
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -110,12 +97,6 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
-    fn unsupported_encoding(given: &str) -> Self {
-        let given = shortened(given);
-        let message = format!("the body's content encoding is {given:?}: send one of {ENCODINGS}, or no encoding");
-        Self { accepted_encodings: Some(ENCODINGS), ..Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message) }
-    }
-
     pub(crate) fn corrupt_encoding(error: &std::io::Error) -> Self {
         Self::bad_request(format!(
             "failed to decompress the body: {error}; compress it as the header content-encoding says"
@@ -158,13 +139,11 @@ impl IntoResponse for ApiError {
 
 impl From<JoinError> for ApiError {
     fn from(failed: JoinError) -> Self {
-        match failed.is_panic() {
-            true => {
-                error!(%failed, "request panicked; report this bug with the log");
-                Self::unavailable("the request panicked; report this bug with the log")
-            }
-            false => Self::unavailable("the service is stopping"),
+        if !failed.is_panic() {
+            return Self::unavailable("the service is stopping");
         }
+        error!(%failed, "request panicked; report this bug with the log");
+        Self::unavailable("the request panicked; report this bug with the log")
     }
 }
 
@@ -187,7 +166,9 @@ impl From<BodyBudgetReached> for ApiError {
 
 impl From<UnknownEncoding> for ApiError {
     fn from(UnknownEncoding(given): UnknownEncoding) -> Self {
-        Self::unsupported_encoding(&given)
+        let given = shortened(&given);
+        let message = format!("the body's content encoding is {given:?}: send one of {ENCODINGS}, or no encoding");
+        Self { accepted_encodings: Some(ENCODINGS), ..Self::unsupported_type(message) }
     }
 }
 

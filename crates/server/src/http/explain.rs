@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use flash_indexer_access::Grant;
 use flash_indexer_api::{ExplainParameters, ExplainRequest, Hashes};
@@ -15,15 +14,14 @@ use flash_indexer_types::hashes::HashForm;
 
 use super::error::ApiError;
 use super::explanation;
-use super::extract::{Access, Parameters};
+use super::extract::{Caller, Parameters};
 use super::fields::CheckedScope;
 use super::prompt::{ParsedRequest, PromptBody};
 use super::{Api, blocking};
 use crate::access::tokens_of_blocks;
 
 pub(super) async fn explain(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
+    Caller { api, grant, .. }: Caller,
     Parameters(ExplainParameters { hashes }): Parameters<ExplainParameters>,
     body: PromptBody,
 ) -> Result<Response, ApiError> {
@@ -42,10 +40,8 @@ async fn answer(
         Prompt::Hashes(hashes) => tokens_of_blocks(&api.indexer, &question.key, hashes.len()),
     };
     api.access.admit_query(&question.key, tokens)?;
-    let permit = Arc::clone(&api.explanations)
-        .try_acquire_owned()
-        .inspect_err(|_| api.indexer.metrics().limit_reached(Limit::Explanations))
-        .map_err(|_| ApiError::busy("failed to explain: too many explanations are running; retry later"))?;
+    let busy = "failed to explain: too many explanations are running; retry later";
+    let permit = api.permit(&api.explanations, Limit::Explanations, busy)?;
     let indexer = Arc::clone(&api.indexer);
     let response = blocking(move || {
         let explanation = indexer.explain(&question);
@@ -97,7 +93,7 @@ mod tests {
         let (peers, recovery) = (Arc::default(), RecoveryStatus::finished());
         let access = Arc::new(AccessControl::new(None, None));
         let limits = BodyLimits::new((0, None), &PoolOptions::default(), indexer.metrics()).expect("threads");
-        let api = Arc::new(Api::new(Arc::clone(&indexer), access, limits, Default::default(), peers, recovery, None));
+        let api = Arc::new(Api::new((Arc::clone(&indexer), access, limits), Default::default(), peers, recovery));
         let explain_once = || {
             let request = serde_json::from_str(r#"{"token_ids": [], "model_name": "m"}"#).expect("a request");
             let (api, grant) = (Arc::clone(&api), Arc::new(Grant::unrestricted()));

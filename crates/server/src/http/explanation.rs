@@ -92,37 +92,32 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
         (format!("it was {how} {} {} ago", removal.tier.as_str(), shown_time(ago(removal.at))), facts)
     };
     let cleared = |clear: Clear| {
-        let why = shown_clear(clear.cause, ago(clear.at));
-        (
-            EndReason::Cleared,
-            (why, EndFacts { cleared_ms_ago: Some(milliseconds(ago(clear.at))), ..EndFacts::default() }),
-        )
+        let cleared_ms_ago = Some(milliseconds(ago(clear.at)));
+        (shown_clear(clear.cause, ago(clear.at)), cleared_ms_ago)
     };
+    let plain = |why: &str| (why.to_owned(), EndFacts::default());
     let known = |loss: Loss| match loss {
         Loss::Removed(removed) => (EndReason::Removed, removal(removed)),
-        Loss::Cleared(clear) => cleared(clear),
+        Loss::Cleared(clear) => {
+            let (why, cleared_ms_ago) = cleared(clear);
+            (EndReason::Cleared, (why, EndFacts { cleared_ms_ago, ..EndFacts::default() }))
+        }
         Loss::RemovedThenCleared(removed, clear) => {
-            let ((removed, facts), (_, (cleared, of_clear))) = (removal(removed), cleared(clear));
+            let ((removed, facts), (cleared, cleared_ms_ago)) = (removal(removed), cleared(clear));
             let why = format!("{removed}; a remaining copy was dropped later: {cleared}");
-            (EndReason::Removed, (why, EndFacts { cleared_ms_ago: of_clear.cleared_ms_ago, ..facts }))
+            (EndReason::Removed, (why, EndFacts { cleared_ms_ago, ..facts }))
         }
         Loss::HashReused => {
-            let why = "it was held until the engine reused its sequence hash for other tokens";
-            (EndReason::NameReused, (why.to_owned(), EndFacts::default()))
+            (EndReason::NameReused, plain("it was held until the engine reused its sequence hash for other tokens"))
         }
-        Loss::NotInHistory => {
-            let why = "it was held, and its removal is no longer in the history";
-            (EndReason::Removed, (why.to_owned(), EndFacts::default()))
-        }
+        Loss::NotInHistory => (EndReason::Removed, plain("it was held, and its removal is no longer in the history")),
     };
     let (reason, (why, mut facts)) = match end.reason {
-        Reason::WholePrompt => {
-            let why = match end.position {
-                0 => format!("the prompt has no complete block of {block_tokens} tokens"),
-                _ => "every block is held".to_owned(),
-            };
-            (EndReason::WholePrompt, (why, EndFacts::default()))
+        Reason::WholePrompt if end.position == 0 => {
+            let why = format!("the prompt has no complete block of {block_tokens} tokens");
+            (EndReason::WholePrompt, plain(&why))
         }
+        Reason::WholePrompt => (EndReason::WholePrompt, plain("every block is held")),
         Reason::OtherTier(tier) => {
             let facts = EndFacts { tier: Some(tier.into()), ..EndFacts::default() };
             (EndReason::OtherTier, (format!("it is held in {} and in no faster tier", tier.as_str()), facts))
@@ -142,12 +137,10 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
         Reason::Lost(loss) => known(loss),
         Reason::OtherVariant => (EndReason::OtherVariant, Default::default()),
         Reason::MemoryLimit => {
-            let why = "the index does not know whether it is held: its memory limit is reached";
-            (EndReason::NoRoom, (format!("{why}; raise --memory-max"), EndFacts::default()))
+            let why = "the index does not know whether it is held: its memory limit is reached; raise --memory-max";
+            (EndReason::NoRoom, plain(why))
         }
-        Reason::Cold => {
-            (EndReason::Cold, ("no message was received from the engine yet".to_owned(), EndFacts::default()))
-        }
+        Reason::Cold => (EndReason::Cold, plain("no message was received from the engine yet")),
         Reason::Degraded(Some(loss)) => {
             let (_, (why, facts)) = known(loss);
             (EndReason::Degraded, (format!("last known change: {why}"), facts))
@@ -155,16 +148,15 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
         Reason::Degraded(None) if end.gap.is_some() => (EndReason::Degraded, Default::default()),
         Reason::Degraded(None) => {
             let why = last_error.unwrap_or("messages of its stream are missing");
-            (EndReason::Degraded, (format!("the index does not know whether it is held: {why}"), EndFacts::default()))
+            (EndReason::Degraded, plain(&format!("the index does not know whether it is held: {why}")))
         }
         Reason::Approximate => {
             let why = "the engine publishes no events, and no prompt with the block was recorded for it";
-            (EndReason::Approximate, (why.to_owned(), EndFacts::default()))
+            (EndReason::Approximate, plain(why))
         }
-        Reason::NeverSeen => (
-            EndReason::NeverSeen,
-            ("the engine never stored it, as far as the history goes back".to_owned(), EndFacts::default()),
-        ),
+        Reason::NeverSeen => {
+            (EndReason::NeverSeen, plain("the engine never stored it, as far as the history goes back"))
+        }
     };
     let why = add_gap(&mut facts, end.gap, why);
     let why = add_other_variants(&mut facts, end.other_variants, why);
@@ -182,8 +174,8 @@ fn match_end(end: End, block_tokens: u64, last_error: Option<&str>, now: Instant
 fn add_gap(facts: &mut EndFacts, gap: Option<UnrepairedGap>, why: String) -> String {
     let Some(UnrepairedGap { why: missing, after, .. }) = gap else { return why };
     facts.missing_after_seq = after;
-    let position =
-        after.map_or_else(String::new, |after| format!(", because changes after message {after} are missing"));
+    let position = after.map(|after| format!(", because changes after message {after} are missing"));
+    let position = position.unwrap_or_default();
     let separator = if why.is_empty() { "" } else { "; " };
     format!("the index does not know whether it is held{position}: {missing}{separator}{why}")
 }
@@ -228,28 +220,19 @@ fn shown_variant(OtherVariant { adapter_salt: space, .. }: &OtherVariant) -> Str
 /// Formats the cause of the removal of a rank's blocks.
 fn shown_clear(cause: ClearCause, ago: Duration) -> String {
     let ago = shown_time(ago);
-    match cause {
-        ClearCause::Engine => format!("the engine cleared its cache {ago} ago"),
-        ClearCause::Stream(ClearReason::Restarted) => {
-            format!("the index dropped it {ago} ago, because the engine restarted")
-        }
+    let why = match cause {
+        ClearCause::Engine => return format!("the engine cleared its cache {ago} ago"),
+        ClearCause::Stream(ClearReason::Restarted) => ", because the engine restarted",
         ClearCause::Stream(ClearReason::EpochUnknown) => {
-            format!(
-                "the index dropped it {ago} ago, when the listener reconnected: the engine may have restarted meanwhile"
-            )
+            ", when the listener reconnected: the engine may have restarted meanwhile"
         }
-        ClearCause::Stream(ClearReason::TooMuchLost) => {
-            format!("the index dropped it {ago} ago, because too many messages of the engine were lost")
-        }
+        ClearCause::Stream(ClearReason::TooMuchLost) => ", because too many messages of the engine were lost",
         ClearCause::Stream(ClearReason::Replayed) => {
-            format!(
-                "the index dropped it {ago} ago, when the engine replayed its whole history, in which it is not held"
-            )
+            ", when the engine replayed its whole history, in which it is not held"
         }
-        ClearCause::Service => {
-            format!("the index dropped it {ago} ago: the rank was unregistered, or its state was invalid")
-        }
-    }
+        ClearCause::Service => ": the rank was unregistered, or its state was invalid",
+    };
+    format!("the index dropped it {ago} ago{why}")
 }
 
 fn shortfall_facts(shortfall: GroupShortfall, block_tokens: u64, hashes: HashForm) -> EndFacts {

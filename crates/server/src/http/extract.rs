@@ -73,19 +73,8 @@ async fn receive_json<R: Send + 'static>(
     body.process(parse).await
 }
 
-/// Extractor of the grant of a request's token, which the middleware has admitted.
-pub(super) struct Access(pub(super) Arc<Grant>);
-
-impl FromRequestParts<Arc<Api>> for Access {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<Self, ApiError> {
-        let grant = parts.extensions.get::<Arc<Grant>>().cloned();
-        grant.map(Self).ok_or_else(|| ApiError::unavailable("the request was not admitted; report this bug"))
-    }
-}
-
-/// Extractor of the service, the grant of a request's token, and the address of its client. Tests without a socket have no address.
+/// Extractor of the service, the grant of a request's token, which the middleware has admitted, and the address of its client. Tests
+/// without a socket have no address.
 pub(crate) struct Caller {
     pub(crate) api: Arc<Api>,
     pub(crate) grant: Arc<Grant>,
@@ -96,7 +85,8 @@ impl FromRequestParts<Arc<Api>> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, ApiError> {
-        let Access(grant) = Access::from_request_parts(parts, api).await?;
+        let grant = parts.extensions.get::<Arc<Grant>>().cloned();
+        let grant = grant.ok_or_else(|| ApiError::unavailable("the request was not admitted; report this bug"))?;
         let connection = parts.extensions.get::<ConnectInfo<ConnectionHandle>>();
         Ok(Self { api: Arc::clone(api), grant, client: connection.map(|info| info.0.client()) })
     }
@@ -139,7 +129,7 @@ impl ReceivedBody {
         R: Send + 'static,
         F: Future<Output = Result<R, ApiError>> + Send + 'static,
     {
-        let (form, bytes_max) = (self.form, self.api.body_bytes_max);
+        let (form, bytes_max) = (self.form, self.api.bodies.bytes_max);
         match self.decode_small(bytes_max)? {
             Ok((small, _received)) => work(form, small).await,
             Err(Self { api, encoding, bytes, mut received, .. }) => {
@@ -150,7 +140,7 @@ impl ReceivedBody {
                     received.set(body.len())?;
                     work(form, body).await
                 };
-                api.large_requests.run(client, work).await?
+                api.bodies.large_requests.run(client, work).await?
             }
         }
     }
@@ -183,16 +173,17 @@ pub(super) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, ApiErro
     serde_json::from_slice(body).map_err(|error| unfit(&error, &body_error::<T>(&error, body)))
 }
 
-/// Parses a JSON body, which may have the non-JSON constants that the engines' parser accepts. These are then replaced in the body.
+/// Parses a JSON body, which may have the non-JSON constants that the engines' parser accepts. If it has, also returns the body in which
+/// these are replaced.
 pub(super) fn parse_lenient<T>(
-    body: Vec<u8>,
+    body: &[u8],
     parse: impl Fn(&[u8]) -> Result<T, ApiError>,
-) -> Result<(T, Vec<u8>), ApiError> {
-    match parse(&body) {
-        Ok(parsed) => Ok((parsed, body)),
+) -> Result<(T, Option<Vec<u8>>), ApiError> {
+    match parse(body) {
+        Ok(parsed) => Ok((parsed, None)),
         Err(error) => {
-            let json = without_constants(&body).ok_or(error)?;
-            Ok((parse(&json)?, json))
+            let json = without_constants(body).ok_or(error)?;
+            Ok((parse(&json)?, Some(json)))
         }
     }
 }
@@ -206,7 +197,7 @@ pub(super) fn unfit(error: &serde_json::Error, cause: &str) -> ApiError {
 }
 
 async fn read(request: Request, accepted: AcceptedForms, api: &Arc<Api>) -> Result<ReceivedBody, ApiError> {
-    let bytes_max = api.body_bytes_max;
+    let bytes_max = api.bodies.bytes_max;
     let client = connection(&request).map(ConnectionHandle::client);
     let headers = request.headers();
     let content = BodyForm::of(headers, accepted).and_then(|form| Ok((form, ContentEncoding::of(headers)?)));
@@ -223,7 +214,7 @@ async fn read(request: Request, accepted: AcceptedForms, api: &Arc<Api>) -> Resu
         }
     };
     let mut bytes = Vec::with_capacity(claimed);
-    let mut received = api.body_budget.body(client);
+    let mut received = api.bodies.budget.body(client);
     while let Some(chunk) = next(&mut body).await {
         let chunk = chunk.map_err(|error| ApiError::bad_request(format!("failed to read the body: {error}")))?;
         if bytes.len() + chunk.len() > bytes_max {

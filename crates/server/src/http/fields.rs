@@ -1,7 +1,5 @@
 //! Checks of request fields that several endpoints share.
 
-use std::sync::Arc;
-
 use flash_indexer_access::Grant;
 use flash_indexer_api::{ModelScope, StoreStatus};
 use flash_indexer_registry::StoreAnswer;
@@ -14,11 +12,11 @@ use crate::traced::describe_model;
 /// Model and tenant of a request, checked against the grant of its token.
 pub(crate) trait CheckedScope: Sized {
     /// Model and tenant, if given. The tenant is permitted.
-    fn selection(self, grant: &Arc<Grant>) -> Result<Selection, ApiError>;
+    fn selection(self, grant: &Grant) -> Result<Selection, ApiError>;
 
     /// The model, which is required, and the tenant, if given. A token that is bound to tenants must name one.
-    fn model_and_tenant(self, grant: &Arc<Grant>) -> Result<(String, Option<String>), ApiError> {
-        let Selection { model, tenant, .. } = self.selection(grant)?;
+    fn model_and_tenant(self, grant: &Grant) -> Result<(String, Option<String>), ApiError> {
+        let Selection { model, tenant } = self.selection(grant)?;
         if tenant.is_none() {
             grant.check_all_tenants()?;
         }
@@ -26,8 +24,8 @@ pub(crate) trait CheckedScope: Sized {
     }
 
     /// Key of the model's index. The model is required; the tenant defaults to `default`.
-    fn key(self, grant: &Arc<Grant>) -> Result<ModelKey, ApiError> {
-        let Selection { model, tenant, .. } = self.selection(grant)?;
+    fn key(self, grant: &Grant) -> Result<ModelKey, ApiError> {
+        let Selection { model, tenant } = self.selection(grant)?;
         if tenant.as_deref() == Some("") {
             return Err(ApiError::unprocessable(
                 "tenant_id must not be empty: give a tenant, or leave the field out for the tenant `default`",
@@ -49,29 +47,21 @@ fn required(model: Option<String>) -> Result<String, ApiError> {
     }
 }
 
-/// Models and tenants that a request selects, as far as its token permits them.
+/// Models and tenants that a request selects.
 pub(crate) struct Selection {
     pub(crate) model: Option<String>,
     pub(crate) tenant: Option<String>,
-    grant: Arc<Grant>,
-}
-
-impl Selection {
-    /// Whether the token permits the tenant of a model.
-    pub(crate) fn permits(&self, model: &ModelKey) -> bool {
-        self.grant.permits_tenant(&model.tenant_id)
-    }
 }
 
 impl CheckedScope for ModelScope {
-    fn selection(self, grant: &Arc<Grant>) -> Result<Selection, ApiError> {
+    fn selection(self, grant: &Grant) -> Result<Selection, ApiError> {
         let model = one_of([("model_name", self.model_name), ("modelname", self.modelname), ("model", self.model)])?;
         let tenant = one_of([("tenant_id", self.tenant_id), ("routing_group", self.routing_group)])?;
         check_names([(NameField::ModelName, model.as_deref()), (NameField::TenantId, tenant.as_deref())])?;
         if let Some(tenant) = &tenant {
             grant.check_tenant(tenant)?;
         }
-        Ok(Selection { model, tenant, grant: Arc::clone(grant) })
+        Ok(Selection { model, tenant })
     }
 }
 

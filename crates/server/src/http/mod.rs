@@ -59,13 +59,13 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{MethodRouter, get, post};
 use flash_indexer_access::Scope;
-use flash_indexer_admission::{BodyBudget, LargeRequests, accepted_weight, count_answer};
+use flash_indexer_admission::{accepted_weight, count_answer};
 use flash_indexer_dashboard::LiveFigures;
 use flash_indexer_discovery::DiscoveryStatus;
 use flash_indexer_registry::Indexer;
 use flash_indexer_telemetry::metrics::{Endpoint, Limit};
 use flash_indexer_types::RankId;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::consume_budget;
 use tracing::{Instrument, debug, debug_span, field};
 
@@ -78,7 +78,6 @@ pub(crate) use self::pick::{NOT_IN_FLIGHT, none_ready};
 pub(crate) use self::prompt_body::TokenizedPrompt;
 use crate::access::{AccessControl, Permission};
 use crate::body_limits::BodyLimits;
-use crate::texts::Texts;
 use crate::traced::{RequestTracer, finish_http};
 use flash_indexer_connections::ConnectionHandle;
 use flash_indexer_peers::{DIGESTS_MAX, Peers, RecoveryStatus};
@@ -92,12 +91,7 @@ const EXPLANATIONS_MAX: usize = 2;
 pub(crate) struct Api {
     pub(crate) indexer: Arc<Indexer>,
     pub(crate) access: Arc<AccessControl>,
-    /// Largest body of a request, in bytes.
-    pub(crate) body_bytes_max: usize,
-    pub(crate) body_budget: Arc<BodyBudget>,
-    pub(crate) answers: Arc<BodyBudget>,
-    pub(crate) large_requests: Arc<LargeRequests>,
-    pub(crate) texts: Arc<Texts>,
+    pub(crate) bodies: BodyLimits,
     /// Ranks registered at the start, for which readiness waits.
     pub(crate) configured: BTreeSet<RankId>,
     /// Whether the server has been ready. A later restart of an engine does not make it unready.
@@ -118,42 +112,39 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// State whose live figures have no sampler.
+    /// State without discovery sources and a tracer, whose live figures have no sampler.
     pub(crate) fn new(
-        indexer: Arc<Indexer>,
-        access: Arc<AccessControl>,
-        BodyLimits { bytes_max: body_bytes_max, budget: body_budget, answers, large_requests, texts }: BodyLimits,
+        (indexer, access, bodies): (Arc<Indexer>, Arc<AccessControl>, BodyLimits),
         configured: BTreeSet<RankId>,
         peers: Arc<Peers>,
         recovery: Arc<RecoveryStatus>,
-        discovery: Option<Arc<DiscoveryStatus>>,
     ) -> Self {
-        let dumps = Arc::new(Semaphore::new(DUMPS_MAX));
-        let explanations = Arc::new(Semaphore::new(EXPLANATIONS_MAX));
-        let digests = Arc::new(Semaphore::new(DIGESTS_MAX));
-        let prefix_texts = Arc::new(Semaphore::new(1));
-        let was_ready = AtomicBool::new(false);
+        let permits = |count| Arc::new(Semaphore::new(count));
         Self {
             indexer,
             access,
-            body_bytes_max,
-            body_budget,
-            answers,
-            large_requests,
-            texts,
+            bodies,
             configured,
-            was_ready,
+            was_ready: AtomicBool::new(false),
             started_at: Instant::now(),
-            dumps,
-            explanations,
-            digests,
-            prefix_texts,
+            dumps: permits(DUMPS_MAX),
+            explanations: permits(EXPLANATIONS_MAX),
+            digests: permits(DIGESTS_MAX),
+            prefix_texts: permits(1),
             peers,
             recovery,
             live: Arc::default(),
-            discovery,
+            discovery: None,
             tracer: None,
         }
+    }
+
+    /// A permit for work of which a limited number runs at a time. A refusal is counted.
+    fn permit(&self, permits: &Arc<Semaphore>, limit: Limit, refusal: &str) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(permits).try_acquire_owned().map_err(|_| {
+            self.indexer.metrics().limit_reached(limit);
+            ApiError::busy(refusal)
+        })
     }
 }
 
@@ -254,7 +245,7 @@ async fn observe_request(State(api): State<Arc<Api>>, request: Request, next: Ne
         None => response.await,
         Some(traced) => traced.within(response).await,
     };
-    let response = count_answer(response, &api.answers, connection.clone());
+    let response = count_answer(response, &api.bodies.answers, connection.clone());
     let response = response.unwrap_or_else(|reached| ApiError::from(reached).into_response());
     let status = response.status();
     span.record("status", status.as_u16());

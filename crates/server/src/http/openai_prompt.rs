@@ -3,14 +3,13 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use chat_template::without_constants;
 use flash_indexer_api::{PromptFields, json_error};
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::ModelKey;
 use serde_json::value::RawValue;
 
 use super::error::ApiError;
-use super::extract::{Caller, parse, unfit};
+use super::extract::{Caller, parse, parse_lenient, unfit};
 use super::prompt_body::{PromptOutput, TokenizedPrompt, tokenize};
 
 /// Endpoint of an engine whose requests have a prompt.
@@ -41,13 +40,7 @@ pub(crate) async fn tokenize_openai(
     caller: &Caller,
 ) -> Result<TokenizedPrompt, ApiError> {
     let parse = stage(Stage::Parse);
-    let (given, json) = match engine_fields(body, endpoint) {
-        Ok(given) => (given, None),
-        Err(error) => {
-            let json = without_constants(body).ok_or(error)?;
-            (engine_fields(&json, endpoint)?, Some(json))
-        }
-    };
+    let (given, json) = parse_lenient(body, |json| engine_fields(json, endpoint))?;
     drop(parse);
     let body = json.as_deref().unwrap_or(body);
     let (prompt, messages) = match endpoint {

@@ -1,9 +1,6 @@
 //! `/pick` and `/done`: the choice of an instance for a request, and the end of the request.
 
-use std::sync::Arc;
-
 use axum::Json;
-use axum::extract::State;
 use axum::response::Response;
 use flash_indexer_api::{
     DoneRequest, Load, Pick, PickCandidate, PickWeights, PromptFields, RequestPhase as ApiPhase, Success,
@@ -11,9 +8,8 @@ use flash_indexer_api::{
 use flash_indexer_registry::{Candidate, ReportedHits, RequestPhase};
 use flash_indexer_types::UncheckedInstanceId;
 
-use super::Api;
 use super::error::ApiError;
-use super::extract::{Access, Body, Caller};
+use super::extract::{Body, Caller};
 use super::fields::{CheckedScope, store_status};
 use super::prompt::{ParsedRequest, PromptBody};
 use super::prompt_body::{PromptOutput, tokenize};
@@ -92,8 +88,7 @@ async fn pick_instance(
 }
 
 pub(super) async fn done(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
+    Caller { api, grant, .. }: Caller,
     Body(request): Body<DoneRequest>,
 ) -> Result<Json<Success>, ApiError> {
     let key = request.scope.key(&grant)?;

@@ -3,19 +3,17 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use flash_indexer_api::{PrefixText, PrefixTextQuery};
 
+use super::blocking;
 use super::error::ApiError;
-use super::extract::{Access, Body};
+use super::extract::{Body, Caller};
 use super::fields::CheckedScope;
-use super::{Api, blocking};
 use crate::engines::chat_engine;
 
 /// Requests wait for each other: a text takes some milliseconds, or as long as its tokenizer takes to load.
 pub(super) async fn text(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
+    Caller { api, grant, .. }: Caller,
     Body(query): Body<PrefixTextQuery>,
 ) -> Result<Json<PrefixText>, ApiError> {
     let key = query.scope.key(&grant)?;

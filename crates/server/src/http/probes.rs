@@ -56,14 +56,10 @@ fn unready_reason(api: &Api) -> Option<String> {
             return Some(format!("not connected yet: {}", missing.join(", ")));
         }
         let unconnected = |ranks: &[RankId]| api.indexer.unconnected(&ranks.iter().cloned().collect());
-        if let Some(missing) = api.discovery.as_ref().and_then(|discovery| discovery.not_ready_reason(unconnected)) {
-            return Some(missing);
-        }
-        if let Some(missing) = unconnected_after_recovery(api) {
-            return Some(missing);
-        }
-        if let Some(behind) = catching_up(api) {
-            return Some(behind);
+        let undiscovered = api.discovery.as_ref().and_then(|discovery| discovery.not_ready_reason(unconnected));
+        let reason = undiscovered.or_else(|| unconnected_after_recovery(api)).or_else(|| catching_up(api));
+        if reason.is_some() {
+            return reason;
         }
         api.was_ready.store(true, Ordering::Relaxed);
     }

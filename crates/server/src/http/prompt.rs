@@ -55,8 +55,8 @@ impl PromptBody {
                     let read = |json: &[u8]| {
                         T::Number::read_json(json).map_err(|error| unfit(&error, &body_error::<T>(&error, json)))
                     };
-                    let (request, json) = parse_lenient(body, read)?;
-                    ParsedRequest { request, json }
+                    let (request, json) = parse_lenient(&body, read)?;
+                    ParsedRequest { request, json: json.unwrap_or(body) }
                 }
                 BodyForm::Binary => ParsedRequest { request: from_binary(&body, &uri)?, json: Vec::new() },
             };

@@ -19,17 +19,12 @@ use crate::engines::{chat_engine, media_reason};
 
 /// The prompt of a completion, if there is only one.
 fn single(prompt: CompletionPrompt) -> Result<CompletionPrompt, ApiError> {
-    let count = match &prompt {
-        CompletionPrompt::Text(_) | CompletionPrompt::Tokens(_) => 1,
-        CompletionPrompt::Texts(texts) => texts.len(),
-        CompletionPrompt::TokenLists(lists) => lists.len(),
+    let (count, first) = match prompt {
+        CompletionPrompt::Texts(texts) => (texts.len(), texts.into_iter().next().map(CompletionPrompt::Text)),
+        CompletionPrompt::TokenLists(lists) => (lists.len(), lists.into_iter().next().map(CompletionPrompt::Tokens)),
+        single => (1, Some(single)),
     };
-    let single = match prompt {
-        CompletionPrompt::Texts(texts) => texts.into_iter().next().map(CompletionPrompt::Text),
-        CompletionPrompt::TokenLists(lists) => lists.into_iter().next().map(CompletionPrompt::Tokens),
-        single => Some(single),
-    };
-    single.filter(|_| count == 1).ok_or_else(|| {
+    first.filter(|_| count == 1).ok_or_else(|| {
         ApiError::unprocessable(format!("the request does not fit: prompt has {count} prompts; send one at a time"))
     })
 }
@@ -119,6 +114,7 @@ pub(super) async fn tokenize(
         _ => 0,
     };
     api.access.admit_query(&key, given)?;
+    let model = (&*api.indexer, &*key.model_name);
     let tokens = match (fields.token_ids, prompt) {
         (Some(mut tokens), _) | (None, Some(CompletionPrompt::Tokens(mut tokens))) => {
             let cut = keep_last.map_or(0, |kept| tokens.len().saturating_sub(kept));
@@ -133,8 +129,7 @@ pub(super) async fn tokenize(
                 options.special_tokens = SpecialTokens::Omitted;
             }
             text = (output == PromptOutput::Rendering).then(|| given.clone());
-            let model = (&*api.indexer, &*key.model_name);
-            let ids = api.texts.tokenize(model, *client, Prompt::Text(given), options).await?.ids;
+            let ids = api.bodies.texts.tokenize(model, *client, Prompt::Text(given), options).await?.ids;
             api.access.charge(&key, ids.len());
             ids
         }
@@ -148,8 +143,7 @@ pub(super) async fn tokenize(
                 prompt.rendering = Some(Arc::clone(&slot));
                 chat = Some((engine, slot));
             }
-            let model = (&*api.indexer, &*key.model_name);
-            let tokenized = api.texts.tokenize(model, *client, Prompt::Chat(Box::new(prompt)), options).await?;
+            let tokenized = api.bodies.texts.tokenize(model, *client, Prompt::Chat(Box::new(prompt)), options).await?;
             api.access.charge(&key, tokenized.ids.len());
             media = tokenized.media;
             tokenized.ids

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::StatusCode;
 use flash_indexer_access::Grant;
 use flash_indexer_api::{Events, RegisterRequest, Registered, SuccessStatus, WorkerKind};
@@ -16,7 +15,7 @@ use flash_indexer_types::{EngineKind, InstanceId, ListenerOptions, Registration,
 use tracing::warn;
 
 use super::error::ApiError;
-use super::extract::{Access, BodyWithIgnored};
+use super::extract::{BodyWithIgnored, Caller};
 use super::fields::CheckedScope;
 use super::{Api, blocking};
 
@@ -24,8 +23,7 @@ use super::{Api, blocking};
 const VLLM_SCHEME: &str = "vllm://";
 
 pub(super) async fn register(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
+    Caller { api, grant, .. }: Caller,
     BodyWithIgnored(request, ignored_fields): BodyWithIgnored<RegisterRequest>,
 ) -> Result<(StatusCode, Json<Registered>), ApiError> {
     let given_id = request.instance_id.clone();

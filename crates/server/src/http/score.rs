@@ -12,6 +12,7 @@ use flash_indexer_engine_chats::LaxInteger;
 use flash_indexer_registry::{InstanceScore, ScoreOptions};
 use flash_indexer_traces::{Stage, stage};
 use flash_indexer_types::{InstanceId, UncheckedInstanceId};
+use serde::Serialize;
 
 use super::content::AcceptedForms;
 use super::error::ApiError;
@@ -33,14 +34,14 @@ pub(super) async fn completions(caller: Caller, body: PromptBody) -> Result<Resp
 pub(super) async fn chat_completions(caller: Caller, request: Request) -> Result<Response, ApiError> {
     let body = extract::receive(request, &caller.api, AcceptedForms::Json).await?;
     let answer = async move |_, body: Vec<u8>| {
-        let (request, body): (PromptFields, _) = {
+        let (request, json): (PromptFields, _) = {
             let _parse = stage(Stage::Parse);
-            parse_lenient(body, |json| parse(json))?
+            parse_lenient(&body, |json| parse(json))?
         };
         if request.messages.is_none() {
             return Err(ApiError::missing_field("`messages`"));
         }
-        let scores = score(&caller, request, &body).await?;
+        let scores = score(&caller, request, json.as_deref().unwrap_or(&body)).await?;
         let _answer = stage(Stage::Answer);
         Ok(scores.into_response())
     };
@@ -94,21 +95,18 @@ const STORE_HEADER: HeaderName = HeaderName::from_static("flash-indexer-store");
 impl IntoResponse for ScoreResponse {
     fn into_response(self) -> Response {
         let mut response = Json(self.body).into_response();
-        if let Some(store) = self.store {
-            response.headers_mut().insert(STORE_HEADER, HeaderValue::from_static(store.as_str()));
-        }
-        // Names may have other characters.
-        let recorded = self.recorded.and_then(|pod| serde_json::to_string(pod.as_key()).ok());
-        if let Some(recorded) = recorded.and_then(|pod| HeaderValue::try_from(pod).ok()) {
-            response.headers_mut().insert(RECORDED_HEADER, recorded);
-        }
-        // JSON of ASCII is a valid value.
-        let partial = self.partial.and_then(|partial| serde_json::to_string(&partial).ok());
-        if let Some(partial) = partial.and_then(|partial| HeaderValue::try_from(partial).ok()) {
-            response.headers_mut().insert(PARTIAL_HEADER, partial);
-        }
+        let store = self.store.map(|store| HeaderValue::from_static(store.as_str()));
+        let recorded = self.recorded.and_then(|pod| json_header(pod.as_key()));
+        let partial = self.partial.and_then(|partial| json_header(&partial));
+        let headers = [(STORE_HEADER, store), (RECORDED_HEADER, recorded), (PARTIAL_HEADER, partial)];
+        response.headers_mut().extend(headers.into_iter().filter_map(|(name, value)| Some((name, value?))));
         response
     }
+}
+
+/// JSON as the value of a header. Names of instances may have other characters; JSON of ASCII is a valid value.
+fn json_header(value: &(impl Serialize + ?Sized)) -> Option<HeaderValue> {
+    HeaderValue::try_from(serde_json::to_string(value).ok()?).ok()
 }
 
 fn pod_detail(pod: &InstanceScore) -> PodDetail {

@@ -23,28 +23,21 @@ pub(super) async fn show(State(api): State<Arc<Api>>) -> Result<Json<StoreState>
         ));
     };
     let (now, mut ranks) = (Instant::now(), Vec::new());
+    // Models come in the order of their names.
     for (key, model) in fleet.models() {
-        for rank in model.ranks.values() {
-            ranks.push(PublishedRank {
-                instance_id: rank.instance.clone(),
-                dp_rank: rank.dp_rank.0,
-                model_name: key.model_name.clone(),
-                tenant_id: key.tenant_id.clone(),
-                block_size: model.block_size.tokens(),
-                trust: rank.trust_at(now),
-                blocks: rank.blocks,
-                publisher: rank.publisher.to_string(),
-            });
-        }
+        let mut listed: Vec<_> = model.ranks.values().collect();
+        listed.sort_by_key(|rank| (&rank.instance, rank.dp_rank));
+        ranks.extend(listed.into_iter().map(|rank| PublishedRank {
+            instance_id: rank.instance.clone(),
+            dp_rank: rank.dp_rank.0,
+            model_name: key.model_name.clone(),
+            tenant_id: key.tenant_id.clone(),
+            block_size: model.block_size.tokens(),
+            trust: rank.trust_at(now),
+            blocks: rank.blocks,
+            publisher: rank.publisher.to_string(),
+        }));
     }
-    ranks.sort_by(|a, b| {
-        (&a.model_name, &a.tenant_id, &a.instance_id, a.dp_rank).cmp(&(
-            &b.model_name,
-            &b.tenant_id,
-            &b.instance_id,
-            b.dp_rank,
-        ))
-    });
     Ok(Json(StoreState {
         status: status(&report),
         url: report.url,

@@ -3,22 +3,20 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::HeaderName;
 use flash_indexer_api::{Listener, ModelScope, ReplayStatus, SuccessStatus, UnregisterRequest, Unregistration, Worker};
 use flash_indexer_core::{DpRank, RankSize};
 use flash_indexer_ingest::{ListenerReport, ReplayProgress};
 use flash_indexer_types::ConnectionStatus;
 
+use super::blocking;
 use super::error::ApiError;
-use super::extract::{Access, Body, Parameters};
-use super::fields::CheckedScope;
-use super::{Api, blocking};
+use super::extract::{Body, Caller, Parameters};
+use super::fields::{CheckedScope, Selection};
 use flash_indexer_peers::PROCESS_HEADER;
 
 pub(super) async fn unregister(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
+    Caller { api, grant, .. }: Caller,
     Body(request): Body<UnregisterRequest>,
 ) -> Result<Json<Unregistration>, ApiError> {
     let (model_name, tenant_id) = request.scope.model_and_tenant(&grant)?;
@@ -32,30 +30,26 @@ pub(super) async fn unregister(
         indexer.unregister(&instance, &model_name, tenant_id.as_deref(), dp_rank)
     })
     .await?;
-    if unregistered.ranks == 0 && is_recovering {
-        let why = "it is not registered with these fields yet, and this indexer is recovering; retry";
-        return Err(ApiError::busy(format!("failed to unregister {shown}: {why}")));
-    }
     if unregistered.ranks == 0 {
-        return Err(ApiError::not_found(format!(
-            "failed to unregister {shown}: it is not registered with these fields; see GET /workers"
-        )));
+        let failed = format!("failed to unregister {shown}: it is not registered with these fields");
+        return Err(match is_recovering {
+            true => ApiError::busy(format!("{failed} yet, and this indexer is recovering; retry")),
+            false => ApiError::not_found(format!("{failed}; see GET /workers")),
+        });
     }
     // No query finds the blocks any more, even while a writer still removes them.
     Ok(Json(Unregistration { status: SuccessStatus::Ok, forgetting: !unregistered.is_forgotten }))
 }
 
 pub(super) async fn list(
-    State(api): State<Arc<Api>>,
-    Access(grant): Access,
+    Caller { api, grant, .. }: Caller,
     Parameters(scope): Parameters<ModelScope>,
 ) -> Result<([(HeaderName, String); 1], Json<Vec<Worker>>), ApiError> {
-    let selection = scope.selection(&grant)?;
+    let Selection { model, tenant } = scope.selection(&grant)?;
     let indexer = Arc::clone(&api.indexer);
-    let (model, tenant) = (selection.model.clone(), selection.tenant.clone());
     // An index may wait for its writer before it reports its size.
     let reports = blocking(move || indexer.instances(model.as_deref(), tenant.as_deref())).await?;
-    let permitted = reports.into_iter().filter(|report| selection.permits(&report.model));
+    let permitted = reports.into_iter().filter(|report| grant.permits_tenant(&report.model.tenant_id));
     let workers = permitted.map(|report| {
         let states = || report.listeners.values().map(|listener| listener.status);
         let unconnected = states().find(|&status| status != ConnectionStatus::Connected);

@@ -208,7 +208,7 @@ fn a_rank_that_is_registered_again_during_a_dump_is_dumped_with_its_blocks() {
     second.say(&service, 0, &[stored(None, &[1, 2])]);
 
     let key = ModelKey::new("m", None);
-    let mut dump = service.indexer().dump(&key);
+    let mut dump = service.indexer().records(&key, None).map(|(_, rank)| rank);
     assert_eq!(dump.next().map(|rank| rank.instance.to_string()).as_deref(), Some("a"));
     let (status, answer) = service.post("/unregister", &json!({ "instance_id": "z", "model_name": "m" }));
     assert_eq!(status, 200, "{answer}");

@@ -87,8 +87,8 @@ fn a_replay_and_another_epoch_are_logged_with_their_positions() {
     let service = Service::start();
     let payload = |hash| encode_batch(1.0, &[stored(None, &[hash])], None, Encoding::Map);
     let history = |first: u64| (0..3).map(|sequence| (sequence, payload(first + sequence))).collect::<Vec<_>>();
-    let options = PublisherOptions::on_loopback();
-    let publisher = Publisher::bind_with_history(options.clone(), history(1)).expect("free ports");
+    let first = PublisherOptions { history: history(1), ..PublisherOptions::on_loopback() };
+    let publisher = Publisher::bind(first).expect("free ports");
     let (endpoint, replay_endpoint) = (publisher.endpoint().to_owned(), publisher.replay_endpoint().to_owned());
     let Engine { publisher, instance, .. } = Engine::with_replay(&service, json!("replayed"), publisher);
     let started = wait_for_event(&endpoint, "replay started");
@@ -101,8 +101,10 @@ fn a_replay_and_another_epoch_are_logged_with_their_positions() {
     wait_for("the loss of the connection", PATIENCE, || {
         (service.listener(&instance, 0)["status"] != json!("connected")).then_some(())
     });
-    let options = PublisherOptions { endpoint: endpoint.clone(), replay_endpoint, ..options };
-    let _publisher = Publisher::bind_with_history(options, history(10)).expect("its ports");
+    let (endpoint_again, history) = (endpoint.clone(), history(10));
+    let options =
+        PublisherOptions { endpoint: endpoint_again, replay_endpoint, history, ..PublisherOptions::on_loopback() };
+    let _publisher = Publisher::bind(options).expect("its ports");
     let differs = wait_for_event(&endpoint, "engine epoch changed: the message differs from the applied one");
     assert_eq!((differs.level, differs.fields["seq"].as_str()), (Level::INFO, "2"), "{differs:?}");
 }

@@ -157,7 +157,7 @@ impl DumpSink for Counts {
                 self.marked += stored.blocks.len() * usize::from(stored.remembered.is_some());
             }
             DumpEntry::Recent(gone) => self.gone += gone.blocks.len(),
-            DumpEntry::Secondary(_) | DumpEntry::Links(_) | DumpEntry::Kept(_) => {}
+            DumpEntry::Secondary(_) | DumpEntry::Kept(_) => {}
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{InstanceId, ModelKey, RankPosition, Registration, ReleaseOutcome, Trust};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayFraming, ReplayLoss};
-use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
+use flash_indexer_wire::{Encoding, EngineEvent, Start, encode_batch};
 use serde_json::{Value, json};
 
 use crate::support::{BLOCK_TOKENS, Engine, PATIENCE, Service, removed, stored, tokens};
@@ -21,6 +21,14 @@ fn chain(start: f64, sequence: u64) -> Vec<u8> {
 
 fn chain_tokens(blocks: u64) -> Vec<u32> {
     tokens(&(1..=blocks).collect::<Vec<_>>())
+}
+
+/// The position of the stream of the only rank, as its dump has it.
+fn stream_position(service: &Service, key: &ModelKey) -> RankPosition {
+    let ranks: Vec<_> = service.indexer().records(key, None).map(|(_, dump)| dump).collect();
+    let [rank] = ranks.as_slice() else { panic!("{} ranks", ranks.len()) };
+    assert_eq!((&rank.instance, rank.dp_rank), (&InstanceId::number(1), DpRank(0)));
+    rank.position.expect("it is listened to")
 }
 
 fn loopback() -> PublisherOptions {
@@ -233,7 +241,7 @@ fn a_stream_that_is_registered_again_is_heard_from_its_start() {
     engine.register(&service, &with_replay);
     engine.wait_for(&service, 3, "exact");
     assert_eq!(service.score(&chain_tokens(4), "1", 0), 16);
-    let epoch = |service: &Service| service.indexer().positions(&key)[0].2.epoch;
+    let epoch = |service: &Service| stream_position(service, &key).epoch;
     assert_eq!(epoch(&service), 1, "the life it was in");
 
     assert_eq!(service.post("/unregister", &unregister).0, 200);
@@ -306,17 +314,15 @@ fn a_held_stream_goes_on_from_where_another_service_stood() {
         engine.wait_for(&first, sequence, "exact");
     };
     (0..3).for_each(say);
-    joiner.indexer().register_paused(registration(&engine.publisher)).expect("registered");
+    joiner.indexer().register_configured(registration(&engine.publisher), Start::Paused).expect("registered");
     engine.wait(&joiner, "the connection", |listener| listener["status"] == json!("connected"));
     (3..6).for_each(say);
     let key = ModelKey::new("m".to_owned(), None);
-    let dump: Vec<_> = first.indexer().dump(&key).collect();
-    let position = dump[0].position.expect("it is listened to");
+    let position = stream_position(&first, &key);
     assert_eq!((position.cursor.map(|cursor| cursor.sequence), position.trust), (Some(5), Trust::Exact));
-    assert_eq!(first.indexer().positions(&key), [(InstanceId::number(1), DpRank(0), position)]);
     (6..9).for_each(say);
     assert_eq!(joiner.listener(&json!(1), 0)["last_seq"], Value::Null, "nothing is applied while it is held");
-    let release = |position| joiner.indexer().release(&InstanceId::number(1), &key, DpRank(0), position);
+    let release = |position| joiner.indexer().release(&registration(&engine.publisher).rank_id(), position);
     assert_eq!(release(Some(position)), ReleaseOutcome::Now);
     assert_eq!(release(None), ReleaseOutcome::NotHeld);
     // The blocks held at the position were not restored with it: the blocks after it follow an unknown parent.
@@ -335,23 +341,24 @@ fn a_held_stream_without_a_position_is_heard_from_its_start() {
     let service = Service::start();
     let engine = Engine { publisher: Publisher::bind(loopback()).expect("free ports"), instance: json!(1), rank: 0 };
     (0..3).for_each(|sequence| engine.publisher.keep(sequence, &chain(1.0, sequence)));
-    service.indexer().register_paused(registration(&engine.publisher)).expect("registered");
+    service.indexer().register_configured(registration(&engine.publisher), Start::Paused).expect("registered");
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     let key = ModelKey::new("m".to_owned(), None);
-    assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), None), ReleaseOutcome::Now);
+    let rank = registration(&engine.publisher).rank_id();
+    assert_eq!(service.indexer().release(&rank, None), ReleaseOutcome::Now);
     engine.wait_for(&service, 2, "exact");
 
     // A position of another epoch is detected.
     let unregister = json!({ "instance_id": 1, "model_name": "m" });
     assert_eq!(service.post("/unregister", &unregister).0, 200);
-    service.indexer().register_paused(registration(&engine.publisher)).expect("registered");
+    service.indexer().register_configured(registration(&engine.publisher), Start::Paused).expect("registered");
     engine.wait(&service, "the connection", |listener| listener["status"] == json!("connected"));
     let cursor = flash_indexer_wire::Cursor { sequence: 1, payload_digest: 7 };
     let position = RankPosition { cursor: Some(cursor), epoch: 3, trust: Trust::Exact, unlisted_degraded: false };
-    assert_eq!(service.indexer().release(&InstanceId::number(1), &key, DpRank(0), Some(position)), ReleaseOutcome::Now);
+    assert_eq!(service.indexer().release(&rank, Some(position)), ReleaseOutcome::Now);
     engine.wait_for(&service, 2, "exact");
     assert_eq!(service.score(&chain_tokens(3), "1", 0), 12);
-    assert_eq!(service.indexer().positions(&key)[0].2.epoch, 4);
+    assert_eq!(stream_position(&service, &key).epoch, 4);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Hashes of blocks without tokens.
+//! Hashes of blocks without tokens, derived from the hash ids of a trace.
 
 use flash_indexer_core::hashing::sequence_hashes;
 use flash_indexer_core::{LocalHash, SequenceHash};
@@ -6,28 +6,13 @@ use flash_indexer_core::{LocalHash, SequenceHash};
 use super::{FleetOptions, HashSeeds};
 use crate::random::mix;
 
-/// Derives block hashes from the hash ids of a trace, without generating and hashing tokens.
-#[derive(Debug)]
-pub(super) struct BlockHasher {
-    blocks_per_hash_id: u64,
-    content_seed: u64,
-    hash_seeds: HashSeeds,
-}
-
-impl BlockHasher {
-    pub(super) fn new(options: &FleetOptions) -> Self {
-        Self {
-            blocks_per_hash_id: options.blocks_per_hash_id as u64,
-            content_seed: mix(options.seed),
-            hash_seeds: options.hash_seeds,
-        }
-    }
-
+impl FleetOptions {
     /// Local hashes of a prompt's blocks, independent of their position, as in a real prompt.
     pub(super) fn locals(&self, hash_ids: &[u64]) -> Vec<LocalHash> {
-        let parts = hash_ids.iter().map(|&id| mix(self.content_seed.wrapping_add(mix(!id))));
+        let (content_seed, blocks) = (mix(self.seed), self.blocks_per_hash_id as u64);
+        let parts = hash_ids.iter().map(|&id| mix(content_seed.wrapping_add(mix(!id))));
         let local = |part: u64, block: u64| LocalHash(mix(part.wrapping_add(block.wrapping_mul(ODD))));
-        parts.flat_map(|part| (0..self.blocks_per_hash_id).map(move |block| local(part, block))).collect()
+        parts.flat_map(|part| (0..blocks).map(move |block| local(part, block))).collect()
     }
 
     /// Sequence hashes of `worker` for a sequence of blocks.

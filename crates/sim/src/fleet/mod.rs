@@ -8,7 +8,6 @@ use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
 };
 
-use self::hashes::BlockHasher;
 pub use self::options::{FleetOptions, HashSeeds, HoleShare, Routing};
 use crate::cache::{CacheChange, PrefixCache, RequestTooLarge};
 use crate::random::Random;
@@ -23,7 +22,6 @@ use crate::workload::HashedPrompt;
 #[derive(Debug)]
 pub struct Fleet {
     options: FleetOptions,
-    hasher: BlockHasher,
     workers: Vec<Worker>,
     next_worker: usize,
     random: Random,
@@ -62,7 +60,7 @@ impl Fleet {
         assert!(options.workers > 0, "a fleet needs a worker");
         let worker = || Worker { cache: PrefixCache::new(options.blocks), served: 0 };
         let workers = (0..options.workers).map(|_| worker()).collect();
-        Self { hasher: BlockHasher::new(&options), random: Random::new(options.seed), workers, next_worker: 0, options }
+        Self { random: Random::new(options.seed), workers, next_worker: 0, options }
     }
 
     /// Serves a prompt by the worker that the routing policy chooses.
@@ -71,15 +69,13 @@ impl Fleet {
     ///
     /// When the prompt does not fit into a cache; caches are unchanged, but round-robin advances.
     pub fn serve(&mut self, prompt: HashedPrompt<'_>) -> Result<FleetStep, RequestTooLarge> {
-        let mut query = self.hasher.locals(prompt.hash_ids);
+        let mut query = self.options.locals(prompt.hash_ids);
         let chosen = self.route(&query);
         let prompt_blocks = query.len();
-        query.extend(self.hasher.locals(prompt.output_ids));
-        let hashes = self.hasher.sequence(chosen, &query);
+        query.extend(self.options.locals(prompt.output_ids));
+        let hashes = self.options.sequence(chosen, &query);
         let worker = &mut self.workers[chosen];
-        if hashes.len() > worker.cache.capacity() {
-            return Err(RequestTooLarge { needed: hashes.len(), capacity: worker.cache.capacity() });
-        }
+        worker.cache.check_size(hashes.len())?;
         let reused = worker.cache.hit(&hashes[..prompt_blocks]);
         let mut changes = Vec::new();
         let mut running = worker.cache.start(&hashes, reused);
@@ -92,7 +88,7 @@ impl Fleet {
         let mut events = events(&changes, &query, &hashes);
         events.extend(self.open_holes(chosen, &hashes, reused));
         query.truncate(prompt_blocks);
-        Ok(FleetStep { at_ms: prompt.at_ms, rank: rank(chosen), query, reused, events })
+        Ok(FleetStep { at_ms: prompt.at_ms, rank: rank_of(chosen), query, reused, events })
     }
 
     /// Chooses the worker of the next prompt.
@@ -111,12 +107,12 @@ impl Fleet {
     /// Chooses the worker with the longest match, if it has at least `least` blocks; among equal ones the one that
     /// has served the fewest requests.
     fn route_to_longest(&self, query: &[LocalHash], least: usize) -> usize {
-        let shared = (self.options.hash_seeds == HashSeeds::Shared).then(|| self.hasher.sequence(0, query));
+        let shared = (self.options.hash_seeds == HashSeeds::Shared).then(|| self.options.sequence(0, query));
         let preference = |&worker: &usize| {
             let Worker { cache, served } = &self.workers[worker];
             let hit = match &shared {
                 Some(hashes) => cache.hit(hashes),
-                None => cache.hit(&self.hasher.sequence(worker, query)),
+                None => cache.hit(&self.options.sequence(worker, query)),
             };
             (if hit < least { 0 } else { hit }, std::cmp::Reverse(*served))
         };
@@ -128,18 +124,16 @@ impl Fleet {
         let share = self.options.holes;
         let cache = &mut self.workers[worker].cache;
         let interior = first_stored.max(1)..hashes.len().saturating_sub(1).max(1);
-        let mut blocks = Vec::new();
-        for &hash in hashes.get(interior).unwrap_or_default() {
-            if share.samples(&mut self.random) && cache.drop_block(hash) > 0 {
-                blocks.push(hash);
-            }
-        }
+        let interior = hashes.get(interior).unwrap_or_default().iter().copied();
+        let is_dropped = |&hash: &SequenceHash| share.samples(&mut self.random) && cache.drop_block(hash) > 0;
+        let blocks: Vec<_> = interior.filter(is_dropped).collect();
         (!blocks.is_empty()).then(|| removed(blocks))
     }
 }
 
-/// The rank of worker number `worker`.
-fn rank(worker: usize) -> WorkerRank {
+/// The rank of worker number `worker` of a fleet. Each worker has one.
+#[must_use]
+pub fn rank_of(worker: usize) -> WorkerRank {
     WorkerRank { worker: WorkerId(worker as u64), dp_rank: DpRank(0) }
 }
 

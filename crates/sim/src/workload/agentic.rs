@@ -124,17 +124,10 @@ impl AgenticSessions {
     /// A stream that depends on `options` and `seed` alone.
     #[must_use]
     pub fn new(options: AgenticOptions, seed: u64) -> Self {
-        let mut sessions = Self {
-            options,
-            random: Random::new(seed),
-            systems: Vec::new(),
-            open: Vec::new(),
-            due: BinaryHeap::new(),
-            sessions: 0,
-            blocks: 0,
-            offsets: [0.0; 3],
-        };
-        sessions.offsets = [(); 3].map(|()| uniform(&mut sessions.random));
+        let mut random = Random::new(seed);
+        let offsets = [(); 3].map(|()| uniform(&mut random));
+        let (systems, open, due) = (Vec::new(), Vec::new(), BinaryHeap::new());
+        let mut sessions = Self { options, random, systems, open, due, sessions: 0, blocks: 0, offsets };
         for _ in 0..sessions.options.system_prompts.max(1) {
             let length = SYSTEM_BLOCKS.draw(&mut sessions.random);
             let system = sessions.new_blocks(length);
@@ -202,8 +195,7 @@ impl AgenticSessions {
             let length = session.first_blocks;
             // A sub-agent has its own task.
             prompt.truncate(length - length / 16);
-            let own = self.new_blocks(length - prompt.len());
-            prompt.extend(own);
+            prompt.extend(self.new_blocks(length - prompt.len()));
             return prompt;
         }
         let new = NEW_BLOCKS.at(session.next_step).max(1);
@@ -216,16 +208,13 @@ impl AgenticSessions {
                 None => (session.system, COMPACTED_BLOCKS.draw(&mut self.random) - session.system),
             };
             prompt.truncate(kept);
-            let appended = self.new_blocks(appended);
-            prompt.extend(appended);
+            prompt.extend(self.new_blocks(appended));
             return prompt;
         }
         if session.keeps_outputs {
             prompt.extend(&session.output);
         }
-        let appended = (session.prompt.len() + new).saturating_sub(prompt.len());
-        let appended = self.new_blocks(appended);
-        prompt.extend(appended);
+        prompt.extend(self.new_blocks((session.prompt.len() + new).saturating_sub(prompt.len())));
         prompt
     }
 

@@ -245,12 +245,13 @@ impl DumpSink for Content {
                     self.push(rank, ("kept", parent, block, kept.salt.as_ref()));
                 }
             }
-            DumpEntry::Secondary(stored) => {
-                for hash in &stored.hashes {
-                    self.push(rank, (&stored.group, &stored.tier, &stored.copies, hash));
+            DumpEntry::Secondary(GroupChange { group, event }) => match &event {
+                GroupEvent::Stored { tier, blocks, copies } => {
+                    blocks.iter().for_each(|hash| self.push(rank, (&group, tier, copies, hash)));
                 }
-            }
-            DumpEntry::Links(links) => links.links.iter().for_each(|link| self.push(rank, (&links.group, link))),
+                GroupEvent::Linked(links) => links.iter().for_each(|link| self.push(rank, (&group, link))),
+                GroupEvent::Removed { .. } => panic!("a dump consists of stores: {event:?}"),
+            },
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use flash_indexer_ingest::Listener;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_types::endpoints::RefusedAddress;
 use flash_indexer_types::names::shorten;
@@ -96,12 +97,7 @@ pub(super) struct PullClient {
 }
 
 impl PullClient {
-    pub(super) fn new(
-        endpoint: &str,
-        networks: &EngineNetworks,
-        long_pulls: Arc<LongPulls>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    pub(super) fn new(listener: &Listener, networks: &EngineNetworks, long_pulls: Arc<LongPulls>) -> Self {
         let opened = Arc::new(AtomicU64::new(0));
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -116,7 +112,8 @@ impl PullClient {
         let resolver =
             EngineResolver { system: DefaultResolver::default(), networks: networks.clone(), found: Mutex::default() };
         let agent = Agent::with_parts(config, connector, resolver);
-        Self { agent, url: format!("{endpoint}{PATH}"), opened, long_pulls, metrics }
+        let (url, metrics) = (format!("{}{PATH}", listener.options.endpoint), Arc::clone(listener.model.metrics()));
+        Self { agent, url, opened, long_pulls, metrics }
     }
 
     /// Pulls the events since the last pull.

@@ -78,14 +78,8 @@ impl EventSource for Pulls {
         };
         let (id, gate) = (listener.id, Arc::new(DeliveryGate::default()));
         let (stop, stopped) = bounded(0);
-        let metrics = Arc::clone(listener.model.metrics());
         let pulls = PullLoop {
-            client: PullClient::new(
-                &listener.options.endpoint,
-                &self.networks,
-                Arc::clone(&self.long_pulls),
-                Arc::clone(&metrics),
-            ),
+            client: PullClient::new(&listener, &self.networks, Arc::clone(&self.long_pulls)),
             reader: PullReader::new(listener.model.block_size()),
             gate: Arc::clone(&gate),
             stopped,
@@ -93,14 +87,12 @@ impl EventSource for Pulls {
             clock: self.supervisor.clock().clone(),
             decoders: Arc::clone(&self.decoders),
             listener,
-            metrics,
         };
         let run = move |watch: &Arc<Watch>| {
             let _running = running;
             pulls.run(watch);
         };
-        let number = usize::try_from(id).ok();
-        let thread = self.supervisor.spawn(ThreadKind::EnginePull, number, run);
+        let thread = self.supervisor.spawn(ThreadKind::EnginePull, usize::try_from(id).ok(), run);
         let thread = thread.map_err(|error| ConnectError::Thread(error.to_string()))?;
         engines.insert(id, Engine { gate, stop: Some(stop), thread });
         Ok(())

@@ -6,9 +6,8 @@ use std::time::{Duration, SystemTime};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use flash_indexer_ingest::{Decoders, Delivery, DeliveryGate, Frames, Listener, log_listener};
 use flash_indexer_telemetry::clock::Clock;
-use flash_indexer_telemetry::metrics::{Limit, Metrics, PullOutcome};
+use flash_indexer_telemetry::metrics::{Limit, PullOutcome};
 use flash_indexer_telemetry::supervision::Watch;
-use flash_indexer_types::ConnectionStatus;
 use flash_indexer_types::logs::Repeats;
 use flash_indexer_wire::{PullEventError, PullReader, PulledMessage, PulledMessages};
 
@@ -33,7 +32,6 @@ pub(super) struct PullLoop {
     pub(super) stopped: Receiver<()>,
     pub(super) decoders: Arc<Decoders>,
     pub(super) clock: Clock,
-    pub(super) metrics: Arc<Metrics>,
 }
 
 /// A failed pull.
@@ -51,18 +49,15 @@ impl PullLoop {
         while !self.decoders.are_stopping() {
             let pulled = watch.guarded(|| self.client.pull());
             watch.begin(None);
-            let result = match pulled {
-                Some(Ok(response)) => watch.guarded(|| self.receive(&response)),
-                Some(Err(error)) => Some(Err(Failure {
-                    reason: error.reason(),
-                    is_counted: error.is_counted(),
-                    why: error.to_string(),
-                })),
-                None => None,
-            };
+            let result = pulled.and_then(|pulled| match pulled {
+                Ok(response) => watch.guarded(|| self.receive(&response)),
+                Err(error) => {
+                    let (reason, is_counted) = (error.reason(), error.is_counted());
+                    Some(Err(Failure { reason, why: error.to_string(), is_counted }))
+                }
+            });
             let failure = match result {
-                Some(Ok(())) => None,
-                Some(Err(failure)) => Some(failure),
+                Some(result) => result.err(),
                 None => {
                     self.reader = PullReader::new(self.listener.model.block_size());
                     let why = "the thread that pulls the engine's events panicked, a bug in Flash Indexer; report it with the log".to_owned();
@@ -85,7 +80,6 @@ impl PullLoop {
 
     /// Delivers the events of a response, after a change of the connection that the response shows.
     fn receive(&mut self, response: &PullResponse) -> Result<(), Failure> {
-        let (listener, decoders) = (&self.listener, &self.decoders);
         let is_new = self.connection != Some(response.connection);
         if is_new && self.connection.is_some() {
             self.disconnect();
@@ -98,17 +92,14 @@ impl PullLoop {
         })?;
         if is_new {
             self.connection = Some(response.connection);
-            self.gate.pass(|| {
-                listener.set_connection(ConnectionStatus::Connected);
-                decoders.deliver(listener, Delivery::Connected);
-            });
+            self.gate.pass(|| self.decoders.connect(&self.listener));
         }
         self.deliver(pulled);
         Ok(())
     }
 
     fn deliver(&self, PulledMessages { messages, left_out, unnumbered, partial_blocks }: PulledMessages) {
-        let (listener, decoders, metrics) = (&self.listener, &self.decoders, &self.metrics);
+        let (listener, decoders, metrics) = (&self.listener, &self.decoders, self.listener.model.metrics());
         let outcome = if messages.is_empty() { PullOutcome::Empty } else { PullOutcome::Events };
         metrics.pulled(outcome, partial_blocks);
         for error in &left_out {
@@ -123,9 +114,10 @@ impl PullLoop {
             let messages = std::mem::take(delivery);
             self.gate.pass(|| decoders.deliver(listener, Delivery::Live(messages)));
         };
-        for message in messages {
-            bytes += message.payload.len();
-            delivery.push(frames(message));
+        for PulledMessage { sequence, payload } in messages {
+            bytes += payload.len();
+            // Frames of a live message: a topic, the sequence number and the payload.
+            delivery.push(vec![Vec::new(), sequence.to_be_bytes().to_vec(), payload]);
             if bytes >= BYTES_PER_DELIVERY {
                 send(&mut delivery);
                 bytes = 0;
@@ -141,9 +133,10 @@ impl PullLoop {
 
     /// Records a failed pull. It may have taken events away, and the next one may reach another process.
     fn fail(&mut self, Failure { reason, why, is_counted }: Failure, repeated: &mut Repeats) {
-        self.metrics.pulled(PullOutcome::Failed, 0);
+        let metrics = self.listener.model.metrics();
+        metrics.pulled(PullOutcome::Failed, 0);
         if is_counted {
-            self.metrics.rejected(reason);
+            metrics.rejected(reason);
         }
         match repeated.count(self.clock.now()) {
             Some(times) => log_listener!(warn, self.listener, reason, times, error = why.as_str(), "pull failed"),
@@ -159,9 +152,4 @@ impl PullLoop {
     fn disconnect(&self) {
         self.gate.pass(|| self.decoders.disconnect(&self.listener));
     }
-}
-
-/// Frames of a message: a topic, the sequence number and the payload.
-fn frames(PulledMessage { sequence, payload }: PulledMessage) -> Frames {
-    vec![Vec::new(), sequence.to_be_bytes().to_vec(), payload]
 }

@@ -40,9 +40,9 @@ impl Declarations {
         self.add(name, help, Counter::default())
     }
 
-    /// Declares the values of a label of a counter.
-    pub(super) fn describe(&mut self, counter: &str, label: &'static str, values: &[LabelValue]) {
-        self.label_values.push(LabelValues::of(format!("{counter}_total"), label, values));
+    /// Declares the values of a label of a metric, by the name of its samples.
+    pub(super) fn describe(&mut self, metric: impl Into<String>, label: &'static str, values: &[LabelValue]) {
+        self.label_values.push(LabelValues::of(metric, label, values));
     }
 
     /// Declares a counter for each value of a label: counting needs neither a lookup nor a lock, and every series is exported
@@ -80,7 +80,7 @@ impl Declarations {
         label: &'static str,
         values: &'static [LabelValue],
     ) -> NamedCounters {
-        self.describe(name, label, values);
+        self.describe(format!("{name}_total"), label, values);
         NamedCounters { family: self.add(name, help, Family::default()), label, values }
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use flash_indexer_core::{MemoryLimit, RankSize};
 use flash_indexer_types::ModelKey;
 
-use super::format::TextFormat;
+use super::format::{TextFormat, sample_suffix};
 use super::label_values::LabelValues;
 use super::rejections::CONNECTION_REASONS;
 use super::{
@@ -77,14 +77,6 @@ fn alias_of(help: &str) -> Option<&str> {
 
 /// A state with one of each.
 fn example(sections: Vec<Box<dyn StateSection>>) -> State {
-    let limit = MemoryLimit {
-        bytes_max: 0,
-        bytes: 0,
-        bytes_highest: 0,
-        evicted_blocks: 0,
-        refused_blocks: 0,
-        partial_ranks: Default::default(),
-    };
     State {
         models: vec![ModelState {
             key: ModelKey::new("m", None),
@@ -93,7 +85,7 @@ fn example(sections: Vec<Box<dyn StateSection>>) -> State {
             ranks: 0,
             size: RankSize::default(),
             bytes: Some(0),
-            memory_limit: Some(limit),
+            memory_limit: Some(MemoryLimit::default()),
             twins_skipped: 0,
             counts: ModelCounts::default(),
         }],
@@ -139,11 +131,7 @@ fn read(text: &str) -> Vec<MetricDescription> {
         let Some(metric) = described.last_mut() else { continue };
         if let Some((_, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
             kind.clone_into(&mut metric.kind);
-            match kind {
-                "counter" => metric.name.push_str("_total"),
-                "info" => metric.name.push_str("_info"),
-                _ => {}
-            }
+            metric.name.push_str(sample_suffix(kind));
         } else if let Some((_, labels)) = line.split_once('{').filter(|_| !line.starts_with('#')) {
             let names =
                 labels.split("\",").filter_map(|label| label.split_once("=\"")).map(|(name, _)| name.to_owned());

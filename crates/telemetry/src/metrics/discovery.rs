@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Unit;
 
 use super::declarations::{Declarations, NamedCounters, is_declared};
-use super::{LabelValue, LabelValues, Metrics};
+use super::{LabelValue, Metrics};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PollLabels {
@@ -52,11 +52,10 @@ impl DiscoveryMetrics {
         let help = "Polls of a discovery source, by outcome";
         let polls: Family<PollLabels, Counter> = declarations.add("discovery_polls", help, Family::default());
         declarations.add("discovery_looks", "Alias of discovery_polls until 1.0", polls.clone());
-        declarations.describe("discovery_polls", "outcome", &OUTCOMES);
+        declarations.describe("discovery_polls_total", "outcome", &OUTCOMES);
         let help = "Ranks that a discovery source names, by state";
         let targets = declarations.add("discovery_targets", help, Family::default());
-        let states = LabelValues::of("discovery_targets", "state", &TargetState::DESCRIPTIONS);
-        declarations.label_values.push(states);
+        declarations.describe("discovery_targets", "state", &TargetState::DESCRIPTIONS);
         let help = "Registration changes made by discovery";
         let changes = declarations.counters_on_demand("discovery_changes", help, "change", &CHANGES);
         let help = "Unix time of the last successful poll of a discovery source";

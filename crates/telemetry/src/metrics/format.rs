@@ -1,6 +1,6 @@
 //! The two text formats that Prometheus scrapes.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 /// Text format of a metrics response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,15 +35,7 @@ impl TextFormat {
 /// Converts OpenMetrics to the classic format, which names counters and infos by their samples and has neither units nor infos.
 fn classic(metrics: &str) -> String {
     let types = metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
-    let mut counters = HashSet::new();
-    let mut infos = HashSet::new();
-    for (name, kind) in types {
-        match kind {
-            "counter" => counters.insert(name),
-            "info" => infos.insert(name),
-            _ => false,
-        };
-    }
+    let suffixes: HashMap<&str, &str> = types.map(|(name, kind)| (name, sample_suffix(kind))).collect();
     let mut text = String::with_capacity(metrics.len());
     for line in metrics.lines() {
         let words = line.strip_prefix("# ").and_then(|comment| {
@@ -53,20 +45,25 @@ fn classic(metrics: &str) -> String {
         });
         match words {
             Some(("UNIT", ..)) => continue,
-            Some((keyword, name, _)) if infos.contains(name) && keyword == "TYPE" => {
-                text.extend(["# TYPE ", name, "_info gauge"]);
+            Some((keyword, name, rest)) => {
+                let suffix = suffixes.get(name).copied().unwrap_or_default();
+                let rest = if (keyword, rest) == ("TYPE", "info") { "gauge" } else { rest };
+                text.extend(["# ", keyword, " ", name, suffix, " ", rest]);
             }
-            Some((keyword, name, rest)) if counters.contains(name) => {
-                text.extend(["# ", keyword, " ", name, "_total ", rest]);
-            }
-            Some((keyword, name, rest)) if infos.contains(name) => {
-                text.extend(["# ", keyword, " ", name, "_info ", rest]);
-            }
-            _ => text.push_str(line),
+            None => text.push_str(line),
         }
         text.push('\n');
     }
     text
+}
+
+/// What OpenMetrics appends to the name of a metric of this type in its samples.
+pub(super) fn sample_suffix(kind: &str) -> &'static str {
+    match kind {
+        "counter" => "_total",
+        "info" => "_info",
+        _ => "",
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime};
 use flash_indexer_core::groups::{GroupEvent, RankEvent};
 use flash_indexer_core::{AppliedChanges, BlockEvent};
 use flash_indexer_wire::ReplayOutcome;
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -63,11 +62,6 @@ flash_indexer_types::named_enum! {
         /// An engine connects to the service.
         Bound = "bound",
     }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EventType {
-    event: &'static str,
 }
 
 /// Kinds of applied events.
@@ -128,7 +122,8 @@ pub(super) struct IngestMetrics {
     events: [Counter; KINDS.len()],
     blocks: [Counter; RESULTS.len()],
     rejected: NamedCounters,
-    unknown_fields: Family<EventType, Counter>,
+    /// By type of the event.
+    unknown_fields: Family<[(&'static str, &'static str); 1], Counter>,
     lag: Histogram,
     batches_from_the_future: Counter,
     clock_lead: Gauge<f64, AtomicU64>,
@@ -146,9 +141,9 @@ impl IngestMetrics {
         let help = "Messages and events that were rejected or dropped, by reason";
         let rejected = declarations.named_counters("rejected", help, "reason", &REASONS);
         let help = "Unknown fields of events, each counted once in a stream, by type of the event";
-        let unknown_fields: Family<EventType, Counter> = declarations.add("unknown_fields", help, Family::default());
+        let unknown_fields: Family<_, Counter> = declarations.add("unknown_fields", help, Family::default());
         for event in EVENT_TYPES {
-            drop(unknown_fields.get_or_create(&EventType { event }));
+            drop(unknown_fields.get_or_create(&[("event", event)]));
         }
         let help = "Pulls of engines' events over HTTP, by outcome";
         let pulls = declarations.counters("pulls", help, "outcome", &PullOutcome::DESCRIPTIONS);
@@ -337,12 +332,12 @@ impl Metrics {
     /// Counts an unknown field that a stream has for the first time.
     pub fn unknown_field(&self, event: &'static str) {
         debug_assert!(EVENT_TYPES.contains(&event), "add {event} to EVENT_TYPES, so that it is exported at zero");
-        self.ingest.unknown_fields.get_or_create(&EventType { event }).inc();
+        self.ingest.unknown_fields.get_or_create(&[("event", event)]).inc();
     }
 
     /// Unknown fields of this type of event counted so far.
     pub fn unknown_fields_count(&self, event: &'static str) -> u64 {
-        self.ingest.unknown_fields.get_or_create(&EventType { event }).get()
+        self.ingest.unknown_fields.get_or_create(&[("event", event)]).get()
     }
 
     /// Records the lag of a batch that became visible to queries at `now`. `stamped` is the engine's time in seconds since

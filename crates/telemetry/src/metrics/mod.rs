@@ -118,32 +118,22 @@ impl Metrics {
         let mut compat = (names == MetricNames::OwnAndCompat).then(|| Registry::with_prefix(COMPAT_PREFIX));
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         declarations.registry.register("build", "Version of the service", build);
-        let requests = RequestMetrics::declare(&mut declarations, compat.as_mut());
-        let ingest = IngestMetrics::declare(&mut declarations);
-        let peers = PeerMetrics::declare(&mut declarations);
-        let snapshots = SnapshotMetrics::declare(&mut declarations);
-        let spans = SpanMetrics::declare(&mut declarations);
-        let scores = ScoreMetrics::declare(&mut declarations);
-        let tokenization = TokenizationMetrics::declare(&mut declarations);
-        let rpc = RpcMetrics::declare(&mut declarations);
-        let discovery = DiscoveryMetrics::declare(&mut declarations);
-        let limits = LimitMetrics::declare(&mut declarations);
-        let threads = ThreadMetrics::declare(&mut declarations);
+        // The fields are in the order in which `/metrics` has their families.
         Self {
+            requests: RequestMetrics::declare(&mut declarations, compat.as_mut()),
+            ingest: IngestMetrics::declare(&mut declarations),
+            peers: PeerMetrics::declare(&mut declarations),
+            snapshots: SnapshotMetrics::declare(&mut declarations),
+            spans: SpanMetrics::declare(&mut declarations),
+            scores: ScoreMetrics::declare(&mut declarations),
+            tokenization: TokenizationMetrics::declare(&mut declarations),
+            rpc: RpcMetrics::declare(&mut declarations),
+            discovery: DiscoveryMetrics::declare(&mut declarations),
+            limits: LimitMetrics::declare(&mut declarations),
+            threads: ThreadMetrics::declare(&mut declarations),
+            process: Process::new(),
             declarations,
             compat,
-            process: Process::new(),
-            requests,
-            ingest,
-            peers,
-            snapshots,
-            spans,
-            scores,
-            tokenization,
-            rpc,
-            discovery,
-            limits,
-            threads,
         }
     }
 

@@ -41,13 +41,13 @@ impl Collector for Process {
         if let Some(bytes) = resident_bytes() {
             add("process_resident_memory", "Resident memory", Some(Unit::Bytes), &ConstGauge::new(bytes))?;
         }
-        if let Some(threads) = status("Threads:") {
+        if let Some(threads) = number_in("status", "Threads:") {
             add("process_threads", "Threads", None, &ConstGauge::new(threads))?;
         }
         if let Ok(files) = fs::read_dir("/proc/self/fd") {
             add("process_open_fds", "Open file descriptors", None, &ConstGauge::new(files.count()))?;
         }
-        if let Some(files) = open_files_max() {
+        if let Some(files) = number_in("limits", "Max open files") {
             add("process_max_fds", "Limit of open file descriptors", None, &ConstGauge::new(files))?;
         }
         Ok(())
@@ -63,18 +63,12 @@ fn cpu_seconds() -> Option<f64> {
 }
 
 fn resident_bytes() -> Option<u64> {
-    status("VmRSS:").map(|kibibytes| kibibytes << 10)
+    number_in("status", "VmRSS:").map(|kibibytes| kibibytes << 10)
 }
 
-/// The number in the line of `/proc/self/status` that starts with `name`.
-fn status(name: &str) -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-    line.split_whitespace().next()?.parse().ok()
-}
-
-fn open_files_max() -> Option<u64> {
-    let limits = fs::read_to_string("/proc/self/limits").ok()?;
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+/// The first number after `name` in the line that starts with it, of a file in `/proc/self`.
+fn number_in(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/self/{file}")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }

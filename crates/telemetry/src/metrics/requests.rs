@@ -125,7 +125,7 @@ impl RequestMetrics {
             registry.register("errors", "HTTP responses with a 4xx or 5xx status", errors.clone());
         };
         register_both(&mut declarations.registry);
-        declarations.describe("errors", "status_class", &STATUS_CLASSES);
+        declarations.describe("errors_total", "status_class", &STATUS_CLASSES);
         let requests = declarations.add("requests", "HTTP responses", Family::default());
         let requests_by_method = compat.map(|compat| {
             register_both(compat);

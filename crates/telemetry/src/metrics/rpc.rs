@@ -49,7 +49,7 @@ impl RpcMetrics {
     pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "gRPC responses by method and status code; each request of a stream counts";
         let calls = declarations.add("grpc_requests", help, Family::default());
-        declarations.describe("grpc_requests", "code", &CODES);
+        declarations.describe("grpc_requests_total", "code", &CODES);
         let durations: Family<Method, Histogram, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(&DURATIONS));
         let help = "Time from a gRPC request to its response";

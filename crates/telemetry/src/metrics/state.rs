@@ -170,16 +170,6 @@ impl State {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Decoder {
-    decoder: usize,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Writer {
-    writer: usize,
-}
-
 impl ModelState {
     fn labels(&self) -> [(&str, &str); 2] {
         [("model_name", &self.key.model_name), ("tenant_id", &self.key.tenant_id)]
@@ -196,7 +186,7 @@ impl Collector for State {
         let help = "Registered ranks by connection state and trust state";
         families.add("listeners", help, None, listeners)?;
 
-        let queues = || self.decoders.iter().enumerate().map(|(decoder, queue)| (Decoder { decoder }, queue));
+        let queues = || self.decoders.iter().enumerate().map(|(decoder, queue)| ([("decoder", decoder)], queue));
         let messages = queues().map(|(decoder, queue)| (decoder, gauge(queue.messages)));
         families.add("queued_messages", "Messages that wait for a decoder; there are --decoders", None, messages)?;
         let bytes = queues().map(|(decoder, queue)| (decoder, gauge(queue.bytes)));
@@ -205,13 +195,9 @@ impl Collector for State {
         families.one("ingest_queue_bytes", help, &gauge(self.ingest_queue.bytes))?;
         let help = "Limit of ingest_queue_bytes: --ingest-queue-bytes";
         families.one("ingest_queue_max_bytes", help, &gauge(self.ingest_queue.bytes_max))?;
-        let batches = || self.writers.iter().enumerate().map(|(writer, &batches)| (Writer { writer }, gauge(batches)));
-        families.add(
-            "queued_batches",
-            "Batches of changes that wait for a writer, each of one message or of several small ones",
-            None,
-            batches(),
-        )?;
+        let batches = || self.writers.iter().enumerate().map(|(at, &batches)| ([("writer", at)], gauge(batches)));
+        let help = "Batches of changes that wait for a writer, each of one message or of several small ones";
+        families.add("queued_batches", help, None, batches())?;
         families.add("queued_lots", "Alias of queued_batches until 1.0", None, batches())?;
 
         let help = "Threads that ended by a panic, or made no progress for 5 s while work was queued";
@@ -232,12 +218,8 @@ impl State {
             self.models.iter().map(move |model| (model.labels(), gauge(of(model)))).collect::<Vec<_>>()
         };
         families.add("instances", "Registered instances by model", None, by_model(|model| model.instances))?;
-        families.add(
-            "shared_caches",
-            "Registered shared caches by model, not counted as instances",
-            None,
-            by_model(|model| model.shared_caches),
-        )?;
+        let help = "Registered shared caches by model, not counted as instances";
+        families.add("shared_caches", help, None, by_model(|model| model.shared_caches))?;
         families.add("ranks", "Ranks that hold at least one block", None, by_model(|model| model.ranks))?;
         let help = "Blocks held in any tier, summed over ranks";
         families.add("held_blocks", help, None, by_model(|model| model.size.blocks))?;
@@ -249,12 +231,8 @@ impl State {
             let tiers = Tier::ALL.into_iter().zip(blocks);
             tiers.map(move |(tier, blocks)| ([name, tenant, ("tier", tier.as_str())], gauge(blocks)))
         });
-        families.add(
-            "tier_blocks",
-            "Blocks held in each tier, summed over ranks; a block in two tiers counts in both",
-            None,
-            tiers,
-        )?;
+        let help = "Blocks held in each tier, summed over ranks; a block in two tiers counts in both";
+        families.add("tier_blocks", help, None, tiers)?;
         let bytes = self.models.iter().filter_map(|model| Some((model.labels(), gauge(model.bytes?))));
         families.add("index", "Memory of an index", Some(Unit::Bytes), bytes)?;
         self.encode_memory_limits(families)

@@ -40,12 +40,6 @@ impl Metrics {
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Panics of threads of this kind since the start.
-    #[must_use]
-    pub fn thread_panics(&self, kind: ThreadKind) -> u64 {
-        self.threads.panics[kind as usize].get()
-    }
-
     /// Index replacements since the start.
     #[must_use]
     pub fn index_replacements(&self) -> u64 {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 
@@ -13,12 +12,6 @@ use super::{LabelValue, Metrics};
 /// Buckets of tokenization time, in seconds: from a short text to a long chat whose tokenizer is loaded first.
 const DURATIONS: [f64; 14] =
     [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1.0, 5.0];
-
-#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    kind: &'static str,
-    outcome: &'static str,
-}
 
 const KINDS: [LabelValue; 2] = [("text", "A text."), ("chat", "A chat.")];
 const OUTCOMES: [LabelValue; 14] = [
@@ -43,7 +36,7 @@ const OUTCOMES: [LabelValue; 14] = [
 
 #[derive(Debug)]
 pub(super) struct TokenizationMetrics {
-    prompts: Family<Outcome, Counter>,
+    prompts: Family<[(&'static str, &'static str); 2], Counter>,
     tokens: Counter,
     waited: Histogram,
     worked: Histogram,
@@ -53,8 +46,8 @@ impl TokenizationMetrics {
     pub(super) fn declare(declarations: &mut Declarations) -> Self {
         let help = "Prompts given to the pipeline, by kind and outcome";
         let prompts = declarations.add("tokenizations", help, Family::default());
-        declarations.describe("tokenizations", "kind", &KINDS);
-        declarations.describe("tokenizations", "outcome", &OUTCOMES);
+        declarations.describe("tokenizations_total", "kind", &KINDS);
+        declarations.describe("tokenizations_total", "outcome", &OUTCOMES);
         let tokens = declarations.counter("tokenized_tokens", "Tokens of tokenized prompts");
         let help = "Time that a prompt spends in the tokenization queue";
         let waited = declarations.durations("tokenization_wait", help, &DURATIONS);
@@ -89,6 +82,6 @@ impl Metrics {
             Err(reason) => reason,
         };
         debug_assert!(is_declared(&OUTCOMES, outcome) && is_declared(&KINDS, kind));
-        metrics.prompts.get_or_create(&Outcome { kind, outcome }).inc();
+        metrics.prompts.get_or_create(&[("kind", kind), ("outcome", outcome)]).inc();
     }
 }

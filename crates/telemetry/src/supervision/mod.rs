@@ -134,11 +134,10 @@ impl Supervisor {
         queued: impl Fn() -> usize + Send + Sync + 'static,
         mut steps: impl Steps + 'static,
     ) -> std::io::Result<SupervisedThread> {
-        let Execution::Simulated(stepper) = &self.execution else {
-            let run = move |watch: &Arc<Watch>| while steps.step(watch) != Step::Ended {};
-            return self.spawn_with_queue(kind, number, queued, run);
-        };
         let watch = Arc::new(Watch::new(kind, number, Box::new(queued), &self.metrics));
+        let Execution::Simulated(stepper) = &self.execution else {
+            return self.start_thread(watch, move |watch| while steps.step(watch) != Step::Ended {});
+        };
         stepper.add(Arc::clone(&watch), Box::new(steps));
         // No join is needed: the thread runs only when the caller steps it.
         let (name, (_, ended)) = (watch.name().to_owned(), bounded(0));
@@ -157,22 +156,15 @@ impl Supervisor {
         number: Option<usize>,
         work: impl FnOnce(&Arc<Watch>) + Send + 'static,
     ) -> std::io::Result<SupervisedThread> {
-        self.spawn_with_queue(kind, number, || 0, work)
+        self.start_thread(Arc::new(Watch::new(kind, number, Box::new(|| 0), &self.metrics)), work)
     }
 
-    /// Starts a thread with a queue. `queued` returns the number of its entries.
-    ///
-    /// # Errors
-    ///
-    /// Returns the error of the operating system if the thread cannot be started.
-    pub fn spawn_with_queue(
+    /// Starts a thread of the system, whose progress it reports to `watch`.
+    fn start_thread(
         &self,
-        kind: ThreadKind,
-        number: Option<usize>,
-        queued: impl Fn() -> usize + Send + Sync + 'static,
+        watch: Arc<Watch>,
         work: impl FnOnce(&Arc<Watch>) + Send + 'static,
     ) -> std::io::Result<SupervisedThread> {
-        let watch = Arc::new(Watch::new(kind, number, Box::new(queued), &self.metrics));
         let (running, ended) = bounded(0);
         let (name, watched) = (watch.name().to_owned(), Arc::clone(&watch));
         let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
@@ -248,7 +240,7 @@ mod tests {
         let problems = supervisor.problems(Instant::now());
         assert!(problems.len() == 1 && problems[0].contains("peer-check"), "{problems:?}");
         assert!(problems[0].contains("injected by a test") && problems[0].contains("restart"), "{problems:?}");
-        assert_eq!(supervisor.metrics.thread_panics(ThreadKind::PeerCheck), 1);
+        assert_eq!(supervisor.metrics.panics(), [("peer_check", 1)].into());
     }
 
     #[test]
@@ -266,7 +258,7 @@ mod tests {
         });
         assert!(thread.expect("a thread").join_by(Instant::now() + PATIENCE));
         assert_eq!(steps.load(Ordering::Relaxed), 3);
-        assert_eq!(supervisor.metrics.thread_panics(ThreadKind::Resolver), 1);
+        assert_eq!(supervisor.metrics.panics(), [("resolver", 1)].into());
         assert_eq!(supervisor.problems(Instant::now()), Vec::<String>::new());
     }
 
@@ -313,7 +305,7 @@ mod tests {
         }
         // The second thread has panicked, so the first one made the last step.
         assert_eq!(received.try_iter().collect::<Vec<_>>(), [1, 0, 11, 10]);
-        assert_eq!(metrics.thread_panics(ThreadKind::Writer), 1);
+        assert_eq!(metrics.panics(), [("writer", 1)].into());
         assert_eq!(supervisor.problems(Instant::now()).len(), 1);
     }
 

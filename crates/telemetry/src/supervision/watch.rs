@@ -30,16 +30,8 @@ pub struct Watch {
     is_finished: AtomicBool,
     task: Mutex<Option<Task>>,
     liveness: Mutex<Liveness>,
-    /// Panic that fails readiness, if there is one.
-    failure: Mutex<Option<Failure>>,
-}
-
-/// Panic after which a thread's work is not done, with its message.
-enum Failure {
-    /// The panic ended the thread.
-    Ended(String),
-    /// The thread repeats the step that panicked.
-    Retrying(String),
+    /// Description of the panic that fails readiness, if there is one.
+    failure: Mutex<Option<String>>,
 }
 
 impl Watch {
@@ -52,7 +44,7 @@ impl Watch {
         let name = kind.thread_name();
         Self {
             kind,
-            name: number.map_or_else(|| name.to_owned(), |number| format!("{name}-{number}")),
+            name: number.map_or_else(|| name.clone(), |number| format!("{name}-{number}")),
             queued,
             metrics: Arc::clone(metrics),
             steps: AtomicU64::new(0),
@@ -97,8 +89,8 @@ impl Watch {
     /// Runs a step that the loop repeats. Returns none if it panicked; readiness then fails until the step succeeds.
     pub fn attempt<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
         let attempted = catch_unwind(AssertUnwindSafe(step));
-        let failed = attempted.as_ref().err().map(|panic| Failure::Retrying(message(&**panic).to_owned()));
-        *self.failure.lock() = failed;
+        let failed = |panic| format!("thread {} panicked: {}; it retries the step", self.name, message(panic));
+        *self.failure.lock() = attempted.as_ref().err().map(|panic| failed(&**panic));
         attempted.map_err(|panic| record_panic(&self.metrics, self.kind, &self.name, &*panic)).ok()
     }
 
@@ -114,7 +106,8 @@ impl Watch {
     /// Records the panic that ended the thread.
     pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
         record_panic(&self.metrics, self.kind, &self.name, panic);
-        *self.failure.lock() = Some(Failure::Ended(message(panic).to_owned()));
+        let (name, panic) = (&self.name, message(panic));
+        *self.failure.lock() = Some(format!("thread {name} ended by a panic: {panic}; restart the service"));
     }
 
     /// Samples the thread's progress. Returns true once for each stall.
@@ -124,22 +117,13 @@ impl Watch {
 
     /// Describes the failure or stall of the thread, if there is one.
     pub(super) fn problem(&self, now: Instant) -> Option<String> {
-        let name = &self.name;
-        match &*self.failure.lock() {
-            Some(Failure::Ended(panic)) => {
-                return Some(format!("thread {name} ended by a panic: {panic}; restart the service"));
-            }
-            Some(Failure::Retrying(panic)) => {
-                return Some(format!("thread {name} panicked: {panic}; it retries the step"));
-            }
-            None => {}
-        }
-        if self.is_finished() {
-            return None;
+        let failure = self.failure.lock().clone();
+        if failure.is_some() || self.is_finished() {
+            return failure;
         }
         let stalled = self.liveness.lock().stall(self.steps.load(Relaxed), self.has_work(), now)?;
         let task = self.task.lock().as_ref().map_or_else(String::new, |task| format!(", processing {task}"));
-        let (seconds, queued) = (stalled.as_secs(), (self.queued)());
+        let (name, seconds, queued) = (&self.name, stalled.as_secs(), (self.queued)());
         Some(format!("thread {name} made no progress for {seconds} s with {queued} entries queued{task}"))
     }
 
@@ -150,13 +134,7 @@ impl Watch {
 
 /// Runs a step on a thread of this kind. Returns none if it panicked; the panic is counted and logged.
 pub fn guarded<T>(metrics: &Metrics, kind: ThreadKind, thread: &str, step: impl FnOnce() -> T) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(step)) {
-        Ok(done) => Some(done),
-        Err(panic) => {
-            record_panic(metrics, kind, thread, &*panic);
-            None
-        }
-    }
+    catch_unwind(AssertUnwindSafe(step)).map_err(|panic| record_panic(metrics, kind, thread, &*panic)).ok()
 }
 
 /// Counts and logs a panic of a thread or task of this kind.

@@ -15,10 +15,7 @@ use super::{BlockKey, FOLLOWED_BLOCKS_MAX, FollowedBlock, PullEventError};
 use crate::event::{
     BlockRemoved, BlockStored, BlockTransferred, CacheGroup, EngineEvent, ExtraKey, StoreOrigin, TokenIds,
 };
-use crate::event_error::{EVENT_BLOCKS_MAX, EVENT_TOKENS_MAX};
-
-/// Longest unknown type that an error repeats, in characters.
-const KIND_CHARS_MAX: usize = 64;
+use crate::event_error::{EVENT_BLOCKS_MAX, EVENT_TOKENS_MAX, KIND_CHARS_MAX};
 
 /// The cache group of an event: that of its layer group, or of its attention window. The largest window is that of full
 /// attention.
@@ -97,8 +94,13 @@ impl Blocks<'_> {
         BlockKey { rank: self.rank, group: self.group.idx, sequence }
     }
 
+    /// Follows a block, unless it is a complete one in device memory.
     fn follow(&mut self, sequence: SequenceHash, block: FollowedBlock) -> Result<(), PullEventError> {
         let key = self.key(sequence);
+        if block == FollowedBlock::InLevel(0) {
+            self.followed.remove(&key);
+            return Ok(());
+        }
         if self.followed.len() >= FOLLOWED_BLOCKS_MAX && !self.followed.contains_key(&key) {
             return Err(PullEventError::TooManyFollowedBlocks);
         }
@@ -126,10 +128,7 @@ impl Blocks<'_> {
             *partial_blocks += 1;
         }
         for block in &blocks {
-            match block.cache_level {
-                0 => drop(self.followed.remove(&self.key(block.block_hash.0))),
-                level => self.follow(block.block_hash.0, FollowedBlock::InLevel(level))?,
-            }
+            self.follow(block.block_hash.0, FollowedBlock::InLevel(block.cache_level))?;
         }
         let extra_ids: Vec<Option<Vec<u8>>> = blocks.iter().map(extra_ids).collect();
         let mut parent = parent_hash.map(|Hash(parent)| parent);
@@ -220,14 +219,10 @@ impl Blocks<'_> {
     fn updated(&mut self, event: &Updated) -> Result<Vec<EngineEvent<'static>>, PullEventError> {
         let Some(LevelChange { old_value, new_value }) = event.cache_level else { return Ok(Vec::new()) };
         let Hash(sequence) = event.block_hash;
-        let key = self.key(sequence);
-        if old_value == new_value || self.followed.get(&key) == Some(&FollowedBlock::Partial) {
+        if old_value == new_value || self.followed.get(&self.key(sequence)) == Some(&FollowedBlock::Partial) {
             return Ok(Vec::new());
         }
-        match new_value {
-            0 => drop(self.followed.remove(&key)),
-            level => self.follow(sequence, FollowedBlock::InLevel(level))?,
-        }
+        self.follow(sequence, FollowedBlock::InLevel(new_value))?;
         Ok(vec![EngineEvent::Transferred(BlockTransferred {
             block_hashes: vec![sequence],
             from_medium: Some(medium(old_value)),

@@ -13,12 +13,9 @@ use serde_json::value::RawValue;
 pub(super) struct Envelope<'a> {
     pub(super) event_id: Unsigned,
     /// Tokens of the attention window of the block's cache; negative for caches without one.
-    #[serde(default)]
     pub(super) window_size: Option<i64>,
-    #[serde(default)]
     pub(super) attention_dp_rank: Option<u32>,
     /// Number of the cache, in releases with several caches of one window.
-    #[serde(default)]
     pub(super) layer_group_id: Option<u32>,
     #[serde(borrow)]
     pub(super) data: &'a RawValue,
@@ -33,7 +30,6 @@ pub(super) struct Kind<'a> {
 
 #[derive(Deserialize)]
 pub(super) struct Stored<'a> {
-    #[serde(default)]
     pub(super) parent_hash: Option<Hash>,
     #[serde(borrow)]
     pub(super) blocks: Vec<StoredBlock<'a>>,
@@ -45,20 +41,18 @@ pub(super) struct StoredBlock<'a> {
     pub(super) tokens: Vec<Token>,
     #[serde(default)]
     pub(super) cache_level: u32,
-    #[serde(default, borrow)]
+    #[serde(borrow)]
     pub(super) mm_keys: Option<Vec<MultimodalKey<'a>>>,
-    #[serde(default, borrow)]
+    #[serde(borrow)]
     pub(super) cache_salt: Option<Cow<'a, str>>,
-    #[serde(default)]
     pub(super) lora_id: Option<i64>,
-    #[serde(default, borrow)]
+    #[serde(borrow)]
     pub(super) lora_name: Option<Cow<'a, str>>,
 }
 
 #[derive(Deserialize)]
 pub(super) struct Token {
     pub(super) token_id: Unsigned,
-    #[serde(default)]
     pub(super) token_extra_id: Option<Unsigned>,
 }
 
@@ -79,7 +73,6 @@ pub(super) struct Removed {
 pub(super) struct Updated {
     pub(super) block_hash: Hash,
     /// None if only the block's priority has changed.
-    #[serde(default)]
     pub(super) cache_level: Option<LevelChange>,
 }
 

@@ -34,7 +34,7 @@ use serde_json::value::RawValue;
 
 pub use self::error::{PullEventError, PullResponseError};
 use self::json::{Envelope, Unsigned};
-use crate::encode::{Encoding, encode_batch, encode_batch_leaving_out};
+use crate::encode::{BatchWriter, Encoding, encode_batch_leaving_out};
 use crate::event::{CacheGroup, EngineEvent};
 use crate::left_out::{LeftOutEvent, WHY_CHARS_MAX};
 
@@ -111,7 +111,7 @@ pub struct PulledMessages {
 pub struct PulledMessage {
     /// Sequence number.
     pub sequence: u64,
-    /// The batch, as [`encode_batch`] writes it.
+    /// The batch, as [`encode_batch`](crate::encode_batch) writes it.
     pub payload: Vec<u8>,
 }
 
@@ -213,13 +213,11 @@ impl PullReader {
         let rank = envelope.attention_dp_rank.map(DpRank);
         let group = convert::group(envelope, self.largest_window);
         let block_size = self.block_size.tokens();
-        let encode = |events: &[EngineEvent<'_>]| match groups.is_empty() {
-            true => encode_batch(timestamp, events, rank, Encoding::Map),
-            false => {
-                let announced = groups.iter().map(|&group| convert::announcement(group, block_size));
-                let events: Vec<_> = announced.chain(events.iter().cloned()).collect();
-                encode_batch(timestamp, &events, rank, Encoding::Map)
-            }
+        let encode = |events: &[EngineEvent<'_>]| {
+            let mut batch = BatchWriter::new(timestamp, groups.len() + events.len(), Encoding::Map);
+            groups.iter().for_each(|&group| batch.event(&convert::announcement(group, block_size)));
+            events.iter().for_each(|event| batch.event(event));
+            batch.finish(rank)
         };
         let mut blocks = convert::Blocks {
             rank: envelope.attention_dp_rank,

@@ -20,14 +20,11 @@ pub(super) enum History {
 impl<P: AsRef<[u8]>> Stream<P> {
     /// Time of the next request for the whole history, if messages are lost that it may return.
     pub(super) fn history_due_at(&self) -> Option<Instant> {
+        let is_inexact = self.loss.is_some() || self.has_inexact_rank;
         match self.history {
-            History::RequestedAt(at) if self.is_inexact() && self.epoch_check == EpochCheck::Verified => Some(at),
+            History::RequestedAt(at) if is_inexact && self.epoch_check == EpochCheck::Verified => Some(at),
             _ => None,
         }
-    }
-
-    fn is_inexact(&self) -> bool {
-        self.loss.is_some() || self.has_inexact_rank
     }
 
     /// Plans a request for the whole history after a pause: the state of a rank lacks changes, although the stream
@@ -82,14 +79,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
         // Also clears ranks whose imported state lacks changes, if no message was delivered.
         self.actions.push_back(Action::Clear(ClearReason::Replayed));
         self.announce_trust();
-    }
-
-    /// Forgets the numbers of the live messages of an earlier connection: without a delivered message nothing shows that they belong to
-    /// this epoch, whose live messages count from zero.
-    pub(super) fn forget_earlier_live(&mut self) {
-        if !self.has_live {
-            self.live_floor = 0;
-        }
     }
 
     /// Ends a request for the whole history that no message has answered.

@@ -110,10 +110,7 @@ impl<P: AsRef<[u8]>> Stream<P> {
     /// Compares a live message with the live and the delivered messages before it.
     fn continuity(&mut self, sequence: u64, payload: &P) -> Continuity {
         if sequence < self.live_floor {
-            return match self.is_repeated(sequence, payload) {
-                true => Continuity::Duplicate,
-                false => Continuity::NewEpoch,
-            };
+            return if self.is_repeated(sequence, payload) { Continuity::Duplicate } else { Continuity::NewEpoch };
         }
         if !self.is_delivered_by_replay(sequence) {
             return Continuity::Continues;

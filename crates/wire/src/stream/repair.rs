@@ -87,8 +87,10 @@ impl<P: AsRef<[u8]>> Stream<P> {
         *deadline = now + reply_deadline;
         let (is_first, check) = (last.replace(sequence).is_none(), *check);
         self.compare_earlier_epoch(sequence, &payload);
-        if is_first && self.cursor.is_none() {
-            self.forget_earlier_live();
+        if is_first && self.cursor.is_none() && !self.has_live {
+            // Without a delivered message nothing shows that the live messages of an earlier connection belong to this epoch, whose
+            // live messages count from zero.
+            self.live_floor = 0;
         }
         if self.has_purpose(Purpose::History) {
             self.set_purpose(Purpose::Gap);
@@ -241,11 +243,6 @@ impl<P: AsRef<[u8]>> Stream<P> {
         }
     }
 
-    fn begin_compared_epoch(&mut self) {
-        self.set_purpose(Purpose::Gap);
-        self.begin_epoch();
-    }
-
     /// Compares a message of a reply that shows whether the epoch continues.
     fn compare_epoch(&mut self, sequence: u64, payload: &P, now: Instant) -> ReplyHandling {
         self.verify_overlap();
@@ -265,7 +262,8 @@ impl<P: AsRef<[u8]>> Stream<P> {
             Comparison::Different => {}
         }
         self.record(StreamEvent::Mismatch { sequence });
-        self.begin_compared_epoch();
+        self.set_purpose(Purpose::Gap);
+        self.begin_epoch();
         if sequence == 0 {
             return ReplyHandling::Apply;
         }

@@ -18,7 +18,8 @@ const LAST_BLOCK: AttentionWindow = AttentionWindow::LastBlocks(1);
 pub(super) struct ComponentGroups {
     swa: Option<SecondaryGroup>,
     mamba: Option<SecondaryGroup>,
-    has_unknown_window: bool,
+    /// Whether the size of the sliding window is unknown.
+    pub(super) has_unknown_window: bool,
 }
 
 impl ComponentGroups {
@@ -59,11 +60,6 @@ impl ComponentGroups {
     /// Groups of the components that the rank has named.
     pub(super) fn groups(&self) -> impl Iterator<Item = SecondaryGroup> + use<> {
         [self.swa, self.mamba].into_iter().flatten()
-    }
-
-    /// Whether the size of the sliding window is unknown.
-    pub(super) fn has_unknown_window(&self) -> bool {
-        self.has_unknown_window
     }
 }
 

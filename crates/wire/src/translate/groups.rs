@@ -132,11 +132,6 @@ impl CacheGroups {
         }
     }
 
-    /// Whether a group is unsupported.
-    pub(super) fn has_unsupported(&self) -> bool {
-        self.roles.values().any(|role| *role == GroupRole::Unsupported)
-    }
-
     /// Whether groups are known and none of them is primary.
     pub(super) fn lacks_primary(&self) -> bool {
         self.primary.is_none() && !self.roles.is_empty()
@@ -239,10 +234,8 @@ impl CacheGroups {
 
     /// Resolves an event without a group: valid only if the rank has a single group.
     fn resolve_unnamed(&self) -> Result<Option<SecondaryGroup>, TranslateError> {
-        match self.roles.values().all(|role| *role == GroupRole::Primary) {
-            true => Ok(None),
-            false => Err(TranslateError::UnnamedGroup),
-        }
+        let has_one_group = self.roles.values().all(|role| *role == GroupRole::Primary);
+        if has_one_group { Ok(None) } else { Err(TranslateError::UnnamedGroup) }
     }
 
     fn secondary(&self, idx: u32, group: CacheGroup<'_>) -> Result<Option<SecondaryGroup>, TranslateError> {

@@ -209,15 +209,13 @@ impl ManagedBlocks {
                 continue;
             };
             self.copies -= usize::from(copies);
-            is_doubtful |= holders.is_doubtful;
-            let removed = match (holders.is_doubtful, holders.is_whole) {
-                (true, _) => continue,
-                (false, true) => RemovedCopies::All,
-                (false, false) => RemovedCopies::One,
-            };
+            if holders.is_doubtful {
+                is_doubtful = true;
+                continue;
+            }
             // An index removes one copy at a time. A manager has nearly always one.
             for copy in 0..copies {
-                cleared.entry((tier, group, removed == RemovedCopies::All, copy)).or_default().push(sequence);
+                cleared.entry((tier, group, holders.is_whole, copy)).or_default().push(sequence);
             }
         }
         self.blocks.retain(|_, holders| holders.copies() > 0);
@@ -326,7 +324,8 @@ impl ManagedBlock {
     }
 }
 
-fn removal(
+/// A removal of blocks from the primary group or a secondary one.
+pub(super) fn removal(
     (tier, copies): (Tier, RemovedCopies),
     group: Option<SecondaryGroup>,
     blocks: Vec<SequenceHash>,

@@ -146,7 +146,7 @@ impl Translator {
     /// reported.
     #[must_use]
     pub fn has_unsupported_groups(&self) -> bool {
-        self.groups.has_unsupported()
+        self.groups.iter().any(|group| group.role == GroupRole::Unsupported)
     }
 
     /// Whether the rank has cache groups and none of them is primary. None of its blocks can then be found.
@@ -158,7 +158,7 @@ impl Translator {
     /// Whether a window of the rank's cache groups is unknown. Its usable prefixes can then be shorter than reported.
     #[must_use]
     pub fn has_unknown_window(&self) -> bool {
-        self.components.has_unknown_window()
+        self.components.has_unknown_window
     }
 
     /// Translates one event into the changes that it causes.

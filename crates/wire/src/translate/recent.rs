@@ -2,9 +2,11 @@
 
 use flash_indexer_core::SequenceHash;
 use flash_indexer_core::keyed::KeyedMap;
+use serde::{Deserialize, Serialize};
 
-/// Generation of an entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// Generation of an entry. Dumps have its name in snake case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Age {
     /// Entry of the current generation.
     Young,
@@ -78,10 +80,6 @@ impl<T: Copy> RecentMap<T> {
     /// Whether an entry may have been evicted since the map was created or cleared.
     pub(super) fn has_evicted(&self) -> bool {
         self.has_evicted
-    }
-
-    pub(super) fn generation_max(&self) -> usize {
-        self.generation_max
     }
 
     pub(super) fn clear(&mut self) {

@@ -3,7 +3,7 @@
 use flash_indexer_core::groups::{ClearScope, ClearedGroups, GroupChange, GroupEvent, RankEvent, SecondaryGroup};
 use flash_indexer_core::{BlockEvent, RemovedCopies, SequenceHash, Tier};
 
-use super::managed::ClearedManager;
+use super::managed::{ClearedManager, removal};
 use super::recent::RecentMap;
 use super::{MEDIUM_CHARS_MAX, RECENT_GENERATION_MAX, TranslateError, Translation, Translator};
 use crate::event::{BlockRemoved, BlockTransferred, ScopedClear, StoreOrigin};
@@ -70,16 +70,10 @@ impl Translator {
         (tier, copies): (Tier, RemovedCopies),
         blocks: &[SequenceHash],
     ) -> RankEvent {
-        let blocks = blocks.to_vec();
-        match group {
-            None => {
-                self.salts.removed(tier, &blocks, copies);
-                RankEvent::Primary(BlockEvent::Removed { tier, blocks, copies })
-            }
-            Some(group) => {
-                RankEvent::Secondary(GroupChange { group, event: GroupEvent::Removed { tier, blocks, copies } })
-            }
+        if group.is_none() {
+            self.salts.removed(tier, blocks, copies);
         }
+        removal((tier, copies), group, blocks.to_vec())
     }
 
     /// Copies of blocks that an event names by sequence hash alone.
@@ -93,7 +87,7 @@ impl Translator {
             None => self.offloaded((tier, origin), blocks),
             Some(group) => {
                 let event = GroupEvent::Stored { tier, blocks: blocks.to_vec(), copies: 1 };
-                Ok(GroupChange { group, event }.into())
+                Ok(Translation::one(RankEvent::Secondary(GroupChange { group, event })))
             }
         }
     }

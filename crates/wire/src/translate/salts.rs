@@ -164,7 +164,9 @@ impl Salts {
     }
 
     pub(super) fn clear(&mut self) {
-        *self = Self::new(self.held_max, self.released.generation_max());
+        self.held = KeyedMap::default();
+        self.released.clear();
+        self.is_imported = false;
     }
 }
 

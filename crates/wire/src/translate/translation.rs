@@ -1,6 +1,6 @@
 //! The result of a translation.
 
-use flash_indexer_core::groups::{GroupChange, RankEvent};
+use flash_indexer_core::groups::RankEvent;
 use flash_indexer_core::{BlockEvent, Tier};
 
 use super::error::TranslateError;
@@ -42,12 +42,6 @@ impl FromIterator<RankEvent> for Translation {
 impl From<BlockEvent> for Translation {
     fn from(event: BlockEvent) -> Self {
         Self::one(RankEvent::Primary(event))
-    }
-}
-
-impl From<GroupChange> for Translation {
-    fn from(change: GroupChange) -> Self {
-        Self::one(RankEvent::Secondary(change))
     }
 }
 

@@ -13,8 +13,8 @@ use flash_indexer_core::run::RunIndex;
 use flash_indexer_core::{DpRank, RemovedCopies, SharedIndex, Tier, WorkerId, WorkerRank};
 use flash_indexer_wire::{
     Batch, BatchOutline, BlockRemoved, BlockStored, Encoding, EngineAdapter, EngineEvent, EventError, ExtraKey,
-    LiveMessage, PullReader, ReplayReply, SkippedBlocks, TokenIds, Translator, TranslatorOptions, decode_batch,
-    encode_batch,
+    LiveMessage, PullReader, ReplayReply, SkippedBlocks, TokenIds, TopicNames, Translator, TranslatorOptions,
+    decode_batch, encode_batch,
 };
 
 /// Decodes bytes as messages; panics if one of them is not decoded as it should be.
@@ -202,7 +202,7 @@ fn check_frames(bytes: &[u8]) {
     if let Ok(live) = live {
         assert_eq!(Some(&live.payload), frames.last());
         assert_eq!(live.sequence.is_some(), frames.len() == 3);
-        if let Ok(names) = EngineAdapter::Detect.names(live.topic) {
+        if let Ok(names) = TopicNames::of(live.topic) {
             assert!(names.pod.len() + names.model.map_or(0, str::len) <= live.topic.len());
         }
     }

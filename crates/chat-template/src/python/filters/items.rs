@@ -5,8 +5,8 @@ use std::cmp::Ordering;
 use minijinja::{Error, State, Value};
 
 use super::ignoring_case;
-use crate::python::arguments::{bind, count, integer, required};
-use crate::python::attributes::{get_path, item};
+use crate::python::arguments::{bind, count, given, integer};
+use crate::python::attributes::{attribute, get_path, item};
 use crate::python::compare::{equal, order};
 use crate::python::limits::{spend, spend_items};
 use crate::python::operators::math;
@@ -15,31 +15,27 @@ use crate::python::text::plain;
 use crate::python::values::{self, Form, Kind, error, is_hashable, is_true, items, iterator, kind, kind_name, tuple};
 
 pub(super) fn length(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("length", arguments, ["obj"], 1)?;
-    sequences::length(state, &required(value)).map(Value::from)
+    let ([value], []) = bind("length", arguments, ["obj"], [])?;
+    sequences::length(state, &value).map(Value::from)
 }
 
 pub(super) fn list(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("list", arguments, ["value"], 1)?;
-    let items = items(state, &required(value))?;
+    let ([value], []) = bind("list", arguments, ["value"], [])?;
+    let items = items(state, &value)?;
     values::list(items)
 }
 
 pub(super) fn first(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("first", arguments, ["seq"], 1)?;
-    let value = required(value);
-    if let Kind::Iterator(iterator) = kind(&value) {
-        return Ok(iterator.next().unwrap_or(Value::UNDEFINED));
+    let ([value], []) = bind("first", arguments, ["seq"], [])?;
+    match kind(&value) {
+        Kind::Iterator(iterator) => Ok(iterator.next().unwrap_or(Value::UNDEFINED)),
+        Kind::Text(text) => Ok(text.chars().next().map_or(Value::UNDEFINED, |c| Value::from(c.to_string()))),
+        _ => Ok(items(state, &value)?.into_iter().next().unwrap_or(Value::UNDEFINED)),
     }
-    if let Kind::Text(text) = kind(&value) {
-        return Ok(text.chars().next().map_or(Value::UNDEFINED, |c| Value::from(c.to_string())));
-    }
-    Ok(items(state, &value)?.into_iter().next().unwrap_or(Value::UNDEFINED))
 }
 
 pub(super) fn last(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("last", arguments, ["seq"], 1)?;
-    let value = required(value);
+    let ([value], []) = bind("last", arguments, ["seq"], [])?;
     match kind(&value) {
         Kind::Iterator(_) => Err(error("'generator' object is not reversible: make a list of it".into())),
         Kind::Text(text) => Ok(text.chars().next_back().map_or(Value::UNDEFINED, |c| Value::from(c.to_string()))),
@@ -48,8 +44,7 @@ pub(super) fn last(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
 }
 
 pub(super) fn reverse(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("reverse", arguments, ["value"], 1)?;
-    let value = required(value);
+    let ([value], []) = bind("reverse", arguments, ["value"], [])?;
     if let Kind::Text(text) = kind(&value) {
         spend(state, text.len())?;
         return Ok(Value::from(text.chars().rev().collect::<String>()));
@@ -60,12 +55,11 @@ pub(super) fn reverse(state: &mut State, arguments: &[Value]) -> Result<Value, E
 }
 
 pub(super) fn attr(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, name] = bind("attr", arguments, ["obj", "name"], 2)?;
-    let (value, name) = (required(value), required(name));
+    let ([value, name], []) = bind("attr", arguments, ["obj", "name"], [])?;
     match kind(&value) {
         // The attributes of these types are their methods; items are not attributes.
         Kind::Dict(_) | Kind::Text(_) | Kind::Sequence(_) => {
-            let found = crate::python::attributes::attribute(state, &[value.clone(), name.clone()])?;
+            let found = attribute(state, &[value.clone(), name.clone()])?;
             Ok(if found.as_object().is_some() && matches!(kind(&found), Kind::Other) {
                 found
             } else {
@@ -77,8 +71,7 @@ pub(super) fn attr(state: &mut State, arguments: &[Value]) -> Result<Value, Erro
 }
 
 pub(super) fn pairs(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("items", arguments, ["value"], 1)?;
-    let value = required(value);
+    let ([value], []) = bind("items", arguments, ["value"], [])?;
     match kind(&value) {
         Kind::Undefined => Ok(iterator(Vec::new())),
         Kind::Dict(dict) => {
@@ -91,9 +84,8 @@ pub(super) fn pairs(state: &mut State, arguments: &[Value]) -> Result<Value, Err
 }
 
 pub(super) fn dictsort(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let parameters = ["value", "case_sensitive", "by", "reverse"];
-    let [value, case_sensitive, by, reverse] = bind("dictsort", arguments, parameters, 1)?;
-    let value = required(value);
+    let ([value], [case_sensitive, by, reverse]) =
+        bind("dictsort", arguments, ["value"], ["case_sensitive", "by", "reverse"])?;
     let Kind::Dict(dict) = kind(&value) else {
         return Err(error(format!("'{}' object has no attribute 'items'", kind_name(&value))));
     };
@@ -112,23 +104,16 @@ pub(super) fn dictsort(state: &mut State, arguments: &[Value]) -> Result<Value, 
 }
 
 pub(super) fn sort(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let parameters = ["value", "reverse", "case_sensitive", "attribute"];
-    let [value, reverse, case_sensitive, attribute] = bind("sort", arguments, parameters, 1)?;
+    let ([value], [reverse, case_sensitive, attribute]) =
+        bind("sort", arguments, ["value"], ["reverse", "case_sensitive", "attribute"])?;
     let folds = !case_sensitive.as_ref().is_some_and(is_true);
     let mut keyed = Vec::new();
-    for item in items(state, &required(value))? {
-        let mut keys = Vec::new();
-        let attributes = attribute.as_ref().filter(|attribute| !attribute.is_none());
-        match attributes.map(|attribute| (attribute, attribute.as_str())) {
-            Some((_, Some(paths))) => {
-                for path in paths.split(',') {
-                    keys.push(get_path(state, &item, &Value::from(path))?);
-                }
-            }
-            Some((index, None)) => keys.push(get_path(state, &item, index)?),
-            None => keys.push(item.clone()),
-        }
-        let keys = if folds { keys.into_iter().map(ignoring_case).collect() } else { keys };
+    for item in items(state, &value)? {
+        let mut key = |attribute: Option<&Value>| key(state, &item, attribute, folds);
+        let keys = match attribute.as_ref().and_then(Value::as_str) {
+            Some(paths) => paths.split(',').map(|path| key(Some(&Value::from(path)))).collect::<Result<_, _>>()?,
+            None => vec![key(attribute.as_ref())?],
+        };
         // A list: equal keys then have an order, even if their values have none.
         keyed.push((values::list(keys)?, item));
     }
@@ -158,20 +143,12 @@ fn sorted(state: &mut State, mut keyed: Vec<(Value, Value)>, reverse: bool) -> R
     }
 }
 
-pub(super) fn min(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    extreme(state, arguments, Ordering::Less)
-}
-
-pub(super) fn max(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    extreme(state, arguments, Ordering::Greater)
-}
-
-fn extreme(state: &mut State, arguments: &[Value], wanted: Ordering) -> Result<Value, Error> {
-    let [value, case_sensitive, attribute] = bind("min", arguments, ["value", "case_sensitive", "attribute"], 1)?;
+pub(super) fn extreme(state: &mut State, arguments: &[Value], wanted: Ordering) -> Result<Value, Error> {
+    let ([value], [case_sensitive, attribute]) = bind("min", arguments, ["value"], ["case_sensitive", "attribute"])?;
     let folds = !case_sensitive.as_ref().is_some_and(is_true);
     let mut best: Option<(Value, Value)> = None;
     let sign = if wanted == Ordering::Less { "<" } else { ">" };
-    for item in items(state, &required(value))? {
+    for item in items(state, &value)? {
         let key = key(state, &item, attribute.as_ref(), folds)?;
         let better = match &best {
             None => true,
@@ -184,8 +161,9 @@ fn extreme(state: &mut State, arguments: &[Value], wanted: Ordering) -> Result<V
     Ok(best.map_or(Value::UNDEFINED, |(_, item)| item))
 }
 
-fn key(state: &mut State, item: &Value, attribute: Option<&Value>, folds: bool) -> Result<Value, Error> {
-    let key = match attribute.filter(|attribute| !attribute.is_none()) {
+/// The item, or its value at the path that an attribute is.
+pub(super) fn key(state: &mut State, item: &Value, attribute: Option<&Value>, folds: bool) -> Result<Value, Error> {
+    let key = match given(attribute) {
         Some(attribute) => get_path(state, item, attribute)?,
         None => item.clone(),
     };
@@ -193,11 +171,11 @@ fn key(state: &mut State, item: &Value, attribute: Option<&Value>, folds: bool) 
 }
 
 pub(super) fn unique(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, case_sensitive, attribute] = bind("unique", arguments, ["value", "case_sensitive", "attribute"], 1)?;
+    let ([value], [case_sensitive, attribute]) = bind("unique", arguments, ["value"], ["case_sensitive", "attribute"])?;
     let folds = !case_sensitive.as_ref().is_some_and(is_true);
     let mut seen = std::collections::HashSet::new();
     let mut kept = Vec::new();
-    for item in items(state, &required(value))? {
+    for item in items(state, &value)? {
         let key = key(state, &item, attribute.as_ref(), folds)?;
         if !is_hashable(&key) {
             return Err(error(format!("unhashable type: '{}'", kind_name(&key))));
@@ -212,12 +190,12 @@ pub(super) fn unique(state: &mut State, arguments: &[Value]) -> Result<Value, Er
 }
 
 pub(super) fn sum(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, attribute, start] = bind("sum", arguments, ["iterable", "attribute", "start"], 1)?;
+    let ([value], [attribute, start]) = bind("sum", arguments, ["iterable"], ["attribute", "start"])?;
     let mut sum = start.unwrap_or_else(|| Value::from(0));
     if let Kind::Text(_) = kind(&sum) {
         return Err(error("sum() can't sum strings: use join".into()));
     }
-    for item in items(state, &required(value))? {
+    for item in items(state, &value)? {
         let item = key(state, &item, attribute.as_ref(), false)?;
         sum = math(state, &[sum, Value::from("+"), item])?;
     }
@@ -225,13 +203,13 @@ pub(super) fn sum(state: &mut State, arguments: &[Value]) -> Result<Value, Error
 }
 
 pub(super) fn batch(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, size, fill] = bind("batch", arguments, ["value", "linecount", "fill_with"], 2)?;
-    let size = count(integer("batch", &required(size))?);
-    let items = items(state, &required(value))?;
+    let ([value, size], [fill]) = bind("batch", arguments, ["value", "linecount"], ["fill_with"])?;
+    let size = count(integer("batch", &size)?);
+    let items = items(state, &value)?;
     let mut batches = Vec::new();
     for chunk in items.chunks(size.max(1)) {
         let mut batch = chunk.to_vec();
-        if let Some(fill) = fill.as_ref().filter(|fill| !fill.is_none()) {
+        if let Some(fill) = given(fill.as_ref()) {
             spend_items(state, size)?;
             batch.resize(size.max(batch.len()), fill.clone());
         }
@@ -245,13 +223,13 @@ pub(super) fn batch(state: &mut State, arguments: &[Value]) -> Result<Value, Err
 }
 
 pub(super) fn slices(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, number, fill] = bind("slice", arguments, ["value", "slices", "fill_with"], 2)?;
-    let number = integer("slice", &required(number))?;
+    let ([value, number], [fill]) = bind("slice", arguments, ["value", "slices"], ["fill_with"])?;
+    let number = integer("slice", &number)?;
     if number == 0 {
         return Err(error("integer division or modulo by zero".into()));
     }
     let number = count(number);
-    let items = items(state, &required(value))?;
+    let items = items(state, &value)?;
     spend_items(state, number)?;
     let (each, longer) = (items.len() / number.max(1), items.len() % number.max(1));
     let mut slices = Vec::new();
@@ -260,7 +238,7 @@ pub(super) fn slices(state: &mut State, arguments: &[Value]) -> Result<Value, Er
         let size = each + usize::from(nth < longer);
         let mut slice = items[at..at + size].to_vec();
         at += size;
-        if let Some(fill) = fill.as_ref().filter(|fill| !fill.is_none())
+        if let Some(fill) = given(fill.as_ref())
             && nth >= longer
         {
             slice.push(fill.clone());
@@ -271,12 +249,11 @@ pub(super) fn slices(state: &mut State, arguments: &[Value]) -> Result<Value, Er
 }
 
 pub(super) fn groupby(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let parameters = ["value", "attribute", "default", "case_sensitive"];
-    let [value, attribute, default, case_sensitive] = bind("groupby", arguments, parameters, 2)?;
+    let ([value, attribute], [default, case_sensitive]) =
+        bind("groupby", arguments, ["value", "attribute"], ["default", "case_sensitive"])?;
     let folds = !case_sensitive.as_ref().is_some_and(is_true);
-    let attribute = required(attribute);
     let mut keyed = Vec::new();
-    for item in items(state, &required(value))? {
+    for item in items(state, &value)? {
         let mut key = get_path(state, &item, &attribute)?;
         if key.is_undefined()
             && let Some(default) = &default
@@ -297,10 +274,7 @@ pub(super) fn groupby(state: &mut State, arguments: &[Value]) -> Result<Value, E
             _ => groups.push((by, key.clone(), vec![item.clone()])),
         }
     }
-    let groups = groups.into_iter().map(|(_, key, members)| group(key, values::list(members)?));
+    let groups =
+        groups.into_iter().map(|(_, key, members)| values::sequence(Form::Group, vec![key, values::list(members)?]));
     values::list(groups.collect::<Result<_, _>>()?)
-}
-
-fn group(key: Value, members: Value) -> Result<Value, Error> {
-    values::sequence(Form::Group, vec![key, members])
 }

@@ -5,10 +5,13 @@ mod scalars;
 mod selection;
 mod texts;
 
+use std::cmp::Ordering;
+
 use minijinja::Value;
 
 use super::arguments::Callable;
 use super::json::tojson;
+use selection::{Attribute, chosen};
 
 /// All filters with their names.
 pub(super) const FILTERS: [(&str, Callable); 51] = [
@@ -38,17 +41,17 @@ pub(super) const FILTERS: [(&str, Callable); 51] = [
     ("list", items::list),
     ("lower", texts::lower),
     ("map", selection::map),
-    ("max", items::max),
-    ("min", items::min),
+    ("max", |state, arguments| items::extreme(state, arguments, Ordering::Greater)),
+    ("min", |state, arguments| items::extreme(state, arguments, Ordering::Less)),
     ("pprint", texts::pprint),
-    ("reject", selection::reject),
-    ("rejectattr", selection::rejectattr),
+    ("reject", |state, arguments| chosen(state, arguments, Attribute::None, false)),
+    ("rejectattr", |state, arguments| chosen(state, arguments, Attribute::First, false)),
     ("replace", texts::replace),
     ("reverse", items::reverse),
     ("round", scalars::round),
     ("safe", texts::safe),
-    ("select", selection::select),
-    ("selectattr", selection::selectattr),
+    ("select", |state, arguments| chosen(state, arguments, Attribute::None, true)),
+    ("selectattr", |state, arguments| chosen(state, arguments, Attribute::First, true)),
     ("slice", items::slices),
     ("sort", items::sort),
     ("string", texts::string),

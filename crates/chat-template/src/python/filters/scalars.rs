@@ -2,15 +2,14 @@
 
 use minijinja::{Error, State, Value};
 
-use crate::python::arguments::{bind, integer, required};
-use crate::python::number::{parse_float, parse_int, round as round_float};
+use crate::python::arguments::{bind, integer};
+use crate::python::number::{Number, parse_float, parse_int, round as round_float};
 use crate::python::operators::{int as int_value, negative};
 use crate::python::text::plain;
 use crate::python::values::{Kind, error, is_true, kind, kind_name, undefined};
 
 pub(super) fn abs(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("abs", arguments, ["x"], 1)?;
-    let value = required(value);
+    let ([value], []) = bind("abs", arguments, ["x"], [])?;
     match kind(&value) {
         Kind::Int(number) if number >= 0 => Ok(value),
         Kind::Int(_) => negative(state, &[value]),
@@ -22,9 +21,7 @@ pub(super) fn abs(state: &mut State, arguments: &[Value]) -> Result<Value, Error
 }
 
 pub(super) fn default(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let parameters = ["value", "default_value", "boolean"];
-    let [value, default, boolean] = bind("default", arguments, parameters, 1)?;
-    let value = required(value);
+    let ([value], [default, boolean]) = bind("default", arguments, ["value"], ["default_value", "boolean"])?;
     if value.is_undefined() || (boolean.as_ref().is_some_and(is_true) && !is_true(&value)) {
         return Ok(default.unwrap_or_else(|| Value::from("")));
     }
@@ -32,20 +29,17 @@ pub(super) fn default(_: &mut State, arguments: &[Value]) -> Result<Value, Error
 }
 
 pub(super) fn int(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, default, base] = bind("int", arguments, ["value", "default", "base"], 1)?;
-    let value = required(value);
+    let ([value], [default, base]) = bind("int", arguments, ["value"], ["default", "base"])?;
     let base = base.map_or(Ok(10), |base| integer("int", &base))?;
     let base = u32::try_from(base).ok().filter(|base| (2..=36).contains(base));
     let number = match kind(&value) {
-        Kind::Int(number) => Some(number),
-        Kind::Bool(truth) => Some(i128::from(truth)),
         Kind::Float(number) if number.is_infinite() => return Err(error("cannot convert infinity to integer".into())),
         Kind::Float(number) => truncated(number),
         Kind::Text(text) => {
             base.and_then(|base| parse_int(text, base)).or_else(|| parse_float(text).and_then(truncated))
         }
         Kind::Undefined => return Err(undefined()),
-        _ => None,
+        other => other.integer(),
     };
     Ok(number.map_or_else(|| default.unwrap_or_else(|| Value::from(0)), int_value))
 }
@@ -56,32 +50,24 @@ fn truncated(number: f64) -> Option<i128> {
 }
 
 pub(super) fn float(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, default] = bind("float", arguments, ["value", "default"], 1)?;
-    let value = required(value);
+    let ([value], [default]) = bind("float", arguments, ["value"], ["default"])?;
     let number = match kind(&value) {
-        Kind::Int(number) => Some(number as f64),
-        Kind::Bool(truth) => Some(f64::from(u8::from(truth))),
-        Kind::Float(number) => Some(number),
         Kind::Text(text) => parse_float(text),
         Kind::Undefined => return Err(undefined()),
-        _ => None,
+        _ => Number::of(&value).map(Number::float),
     };
     Ok(number.map_or_else(|| default.unwrap_or_else(|| Value::from(0.0)), Value::from))
 }
 
 pub(super) fn round(_: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, precision, method] = bind("round", arguments, ["value", "precision", "method"], 1)?;
-    let value = required(value);
+    let ([value], [precision, method]) = bind("round", arguments, ["value"], ["precision", "method"])?;
     let precision = precision.map_or(Ok(0), |precision| integer("round", &precision))?;
     let method = method.map_or_else(|| "common".to_owned(), |method| plain(&method));
-    let number = match kind(&value) {
-        Kind::Float(number) => number,
-        Kind::Undefined => return Err(undefined()),
-        Kind::Int(number) if method == "common" => return round_int(number, precision),
-        Kind::Bool(truth) if method == "common" => return round_int(i128::from(truth), precision),
-        Kind::Int(number) => number as f64,
-        Kind::Bool(truth) => f64::from(u8::from(truth)),
-        _ => return Err(error(format!("type {} doesn't define __round__ method", kind_name(&value)))),
+    let number = match Number::of(&value) {
+        Some(Number::Int(number)) if method == "common" => return round_int(number, precision),
+        Some(number) => number.float(),
+        None if value.is_undefined() => return Err(undefined()),
+        None => return Err(error(format!("type {} doesn't define __round__ method", kind_name(&value)))),
     };
     let unit = 10f64.powi(i32::try_from(precision).unwrap_or(i32::MAX));
     Ok(Value::from(match method.as_str() {
@@ -103,9 +89,9 @@ fn round_int(number: i128, precision: i128) -> Result<Value, Error> {
 }
 
 pub(super) fn filesizeformat(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, binary] = bind("filesizeformat", arguments, ["value", "binary"], 1)?;
+    let ([value], [binary]) = bind("filesizeformat", arguments, ["value"], ["binary"])?;
     let binary = binary.as_ref().is_some_and(is_true);
-    let value = float(state, &[required(value)])?;
+    let value = float(state, &[value])?;
     let Kind::Float(bytes) = kind(&value) else {
         return Err(undefined());
     };

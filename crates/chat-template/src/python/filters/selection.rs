@@ -3,7 +3,7 @@
 use minijinja::{Error, State, Value};
 
 use super::find;
-use crate::python::arguments::split;
+use crate::python::arguments::{given, split};
 use crate::python::attributes::get_path;
 use crate::python::tests::passes;
 use crate::python::text::plain;
@@ -44,7 +44,7 @@ pub(super) fn map(state: &mut State, arguments: &[Value]) -> Result<Value, Error
 }
 
 fn get_path_or(state: &mut State, item: &Value, path: &Value, default: Option<&Value>) -> Result<Value, Error> {
-    let Some(default) = default.filter(|default| !default.is_none()) else {
+    let Some(default) = given(default) else {
         return get_path(state, item, path);
     };
     let mut value = item.clone();
@@ -57,32 +57,22 @@ fn get_path_or(state: &mut State, item: &Value, path: &Value, default: Option<&V
     Ok(value)
 }
 
-pub(super) fn select(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    chosen(state, arguments, Attribute::None, true)
-}
-
-pub(super) fn reject(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    chosen(state, arguments, Attribute::None, false)
-}
-
-pub(super) fn selectattr(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    chosen(state, arguments, Attribute::First, true)
-}
-
-pub(super) fn rejectattr(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    chosen(state, arguments, Attribute::First, false)
-}
-
 /// The value that a test is applied to.
 #[derive(Clone, Copy, PartialEq)]
-enum Attribute {
+pub(super) enum Attribute {
     /// The item itself.
     None,
     /// The attribute that the first argument names.
     First,
 }
 
-fn chosen(state: &mut State, arguments: &[Value], attribute: Attribute, wanted: bool) -> Result<Value, Error> {
+/// The items for which a test has the wanted result.
+pub(super) fn chosen(
+    state: &mut State,
+    arguments: &[Value],
+    attribute: Attribute,
+    wanted: bool,
+) -> Result<Value, Error> {
     let Some((value, mut test)) = arguments.split_first() else {
         return Err(undefined());
     };

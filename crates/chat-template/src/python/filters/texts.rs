@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use minijinja::{Error, State, Value};
 
-use crate::python::arguments::{bind, count, integer, optional_integer, optional_text, required, split, text};
-use crate::python::attributes::get_path;
+use super::items::key;
+use crate::python::arguments::{bind, count, integer, optional_integer, optional_text, split, text};
 use crate::python::format::printf;
 use crate::python::limits::{WORK_MAX, spend};
 use crate::python::sequences::length as length_of;
@@ -15,8 +15,8 @@ use crate::python::values::{Kind, dict, error, is_true, items, kind, tuple, unde
 
 /// The argument of a filter that takes only one, as text.
 fn only(state: &mut State, name: &str, arguments: &[Value]) -> Result<String, Error> {
-    let [value] = bind(name, arguments, ["s"], 1)?;
-    let text = plain(&required(value));
+    let ([value], []) = bind(name, arguments, ["s"], [])?;
+    let text = plain(&value);
     spend(state, text.len())?;
     Ok(text)
 }
@@ -59,29 +59,26 @@ pub(super) fn title(state: &mut State, arguments: &[Value]) -> Result<Value, Err
 }
 
 pub(super) fn trim(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, chars] = bind("trim", arguments, ["value", "chars"], 1)?;
+    let ([value], [chars]) = bind("trim", arguments, ["value"], ["chars"])?;
     let chars = optional_text("trim", chars.as_ref())?;
-    let text = plain(&required(value));
+    let text = plain(&value);
     spend(state, text.len())?;
     Ok(Value::from(text_methods::strip(&text, chars.as_deref(), "strip")))
 }
 
 pub(super) fn replace(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, old, new, times] = bind("replace", arguments, ["s", "old", "new", "count"], 3)?;
+    let ([value, old, new], [times]) = bind("replace", arguments, ["s", "old", "new"], ["count"])?;
     let times = optional_integer("replace", times.as_ref())?.unwrap_or(-1);
-    let (value, old, new) = (plain(&required(value)), plain(&required(old)), plain(&required(new)));
+    let (value, old, new) = (plain(&value), plain(&old), plain(&new));
     text_methods::replace(state, &value, &old, &new, times).map(Value::from)
 }
 
 pub(super) fn join(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, separator, attribute] = bind("join", arguments, ["value", "d", "attribute"], 1)?;
+    let ([value], [separator, attribute]) = bind("join", arguments, ["value"], ["d", "attribute"])?;
     let separator = separator.map_or_else(String::new, |separator| plain(&separator));
     let mut joined = String::new();
-    for (at, item) in items(state, &required(value))?.into_iter().enumerate() {
-        let item = match attribute.as_ref().filter(|attribute| !attribute.is_none()) {
-            Some(attribute) => get_path(state, &item, attribute)?,
-            None => item,
-        };
+    for (at, item) in items(state, &value)?.into_iter().enumerate() {
+        let item = key(state, &item, attribute.as_ref(), false)?;
         if at > 0 {
             joined.push_str(&separator);
         }
@@ -107,16 +104,15 @@ pub(super) fn format(state: &mut State, arguments: &[Value]) -> Result<Value, Er
 }
 
 pub(super) fn indent(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, width, first, blank] = bind("indent", arguments, ["s", "width", "first", "blank"], 1)?;
-    let value = required(value);
+    let ([value], [width, first, blank]) = bind("indent", arguments, ["s"], ["width", "first", "blank"])?;
     let source = match kind(&value) {
         Kind::Undefined => return Err(undefined()),
         _ => text("indent", &value)?,
     };
-    let indention = match width.as_ref().map(kind) {
-        None => " ".repeat(4),
-        Some(Kind::Text(text)) => text.to_owned(),
-        Some(_) => " ".repeat(count(integer("indent", &required(width))?).min(1_000)),
+    let width = width.unwrap_or_else(|| Value::from(4));
+    let indention = match kind(&width) {
+        Kind::Text(text) => text.to_owned(),
+        _ => " ".repeat(count(integer("indent", &width)?).min(1_000)),
     };
     let (first, blank) = (first.as_ref().is_some_and(is_true), blank.as_ref().is_some_and(is_true));
     // The extra newline makes an empty last line count.
@@ -137,16 +133,15 @@ pub(super) fn indent(state: &mut State, arguments: &[Value]) -> Result<Value, Er
 }
 
 pub(super) fn center(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, width] = bind("center", arguments, ["value", "width"], 1)?;
+    let ([value], [width]) = bind("center", arguments, ["value"], ["width"])?;
     let width = count(optional_integer("center", width.as_ref())?.unwrap_or(80));
     spend(state, width.min(WORK_MAX as usize))?;
-    Ok(Value::from(text_methods::center(&plain(&required(value)), width, ' ')))
+    Ok(Value::from(text_methods::center(&plain(&value), width, ' ')))
 }
 
 pub(super) fn truncate(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let parameters = ["s", "length", "killwords", "end", "leeway"];
-    let [value, length, killwords, end, leeway] = bind("truncate", arguments, parameters, 1)?;
-    let value = required(value);
+    let ([value], [length, killwords, end, leeway]) =
+        bind("truncate", arguments, ["s"], ["length", "killwords", "end", "leeway"])?;
     let value_length = length_of(state, &value)?;
     let length = count(optional_integer("truncate", length.as_ref())?.unwrap_or(255));
     let leeway = count(optional_integer("truncate", leeway.as_ref())?.unwrap_or(5));
@@ -174,15 +169,14 @@ pub(super) fn wordcount(state: &mut State, arguments: &[Value]) -> Result<Value,
 }
 
 pub(super) fn pprint(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("pprint", arguments, ["value"], 1)?;
-    let text = Repr(&required(value)).to_string();
+    let ([value], []) = bind("pprint", arguments, ["value"], [])?;
+    let text = Repr(&value).to_string();
     spend(state, text.len())?;
     Ok(Value::from(text))
 }
 
 pub(super) fn escape(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("escape", arguments, ["s"], 1)?;
-    let value = required(value);
+    let ([value], []) = bind("escape", arguments, ["s"], [])?;
     if value.is_safe() {
         return Ok(value);
     }
@@ -215,8 +209,7 @@ pub(super) fn striptags(state: &mut State, arguments: &[Value]) -> Result<Value,
 }
 
 pub(super) fn urlencode(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value] = bind("urlencode", arguments, ["value"], 1)?;
-    let value = required(value);
+    let ([value], []) = bind("urlencode", arguments, ["value"], [])?;
     let pairs = match kind(&value) {
         Kind::Dict(dict) => dict.pairs(),
         Kind::Sequence(sequence) => {
@@ -258,8 +251,7 @@ fn percent_encoded(text: &str, safe: &str) -> String {
 }
 
 pub(super) fn xmlattr(state: &mut State, arguments: &[Value]) -> Result<Value, Error> {
-    let [value, autospace] = bind("xmlattr", arguments, ["d", "autospace"], 1)?;
-    let value = required(value);
+    let ([value], [autospace]) = bind("xmlattr", arguments, ["d"], ["autospace"])?;
     let Kind::Dict(dict) = kind(&value) else {
         return Err(error("xmlattr() needs a dict".into()));
     };

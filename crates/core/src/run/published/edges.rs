@@ -117,17 +117,11 @@ pub(crate) struct EdgesWriter {
     count: usize,
     /// Slots of the largest table: the one in use, or the one that is being filled.
     slots: usize,
-    growth: Option<Growth>,
-}
-
-/// The next table, which is filled while another one is in use.
-///
-/// Edges never move within a table. So one cursor determines which edges the next table has: those in lines before
-/// the cursor. Readers use the current table until the next one has every edge.
-#[derive(Debug, Clone, Copy)]
-struct Growth {
-    /// Lines of the table in use whose edges have been copied.
-    copied_lines: usize,
+    /// Lines of the table in use whose edges have been copied to the next table, while that is being filled.
+    ///
+    /// Edges never move within a table. So one cursor determines which edges the next table has: those in lines before
+    /// the cursor. Readers use the current table until the next one has every edge.
+    copied_lines: Option<usize>,
 }
 
 impl EdgesWriter {
@@ -137,7 +131,7 @@ impl EdgesWriter {
         self.count += 1;
         let size = edges.size.load(Relaxed);
         let line = put(edges.words(size), hash, run);
-        if self.growth.is_some_and(|growth| line < growth.copied_lines) {
+        if self.copied_lines.is_some_and(|copied| line < copied) {
             put(edges.words(size + 1), hash, run);
         }
     }
@@ -155,14 +149,14 @@ impl EdgesWriter {
             let words = edges.words(size as u32).len();
             edges.sizes[size + 1].get_or_init(|| zeroed_words(words * 2));
             self.slots *= 2;
-            self.growth = Some(Growth { copied_lines: 0 });
+            self.copied_lines = Some(0);
         }
     }
 
     pub(crate) fn remove(&mut self, edges: &Edges, hash: u32, run: RunId) {
         let size = edges.size.load(Relaxed);
         let line = take(edges.words(size), hash, run);
-        if self.growth.is_some_and(|growth| line < growth.copied_lines) {
+        if self.copied_lines.is_some_and(|copied| line < copied) {
             take(edges.words(size + 1), hash, run);
         }
         self.count -= 1;
@@ -191,19 +185,19 @@ impl EdgesWriter {
     /// Copies the edges of up to `lines_max` lines to the next table, if there is one. After the last line readers
     /// switch to that table.
     fn copy_lines(&mut self, edges: &Edges, lines_max: usize) {
-        let Some(growth) = &mut self.growth else { return };
+        let Some(copied) = &mut self.copied_lines else { return };
         let size = edges.size.load(Relaxed);
         let (old, new) = (edges.words(size), edges.words(size + 1));
-        let lines = old.chunks_exact(LINE_WORDS).skip(growth.copied_lines).take(lines_max);
+        let lines = old.chunks_exact(LINE_WORDS).skip(*copied).take(lines_max);
         effort::spend(Effort::CopiedEdgeLine, lines.len());
-        growth.copied_lines += lines.len();
+        *copied += lines.len();
         for line in lines {
             for slot in line[..SLOTS].iter().map(|slot| slot.load(Relaxed)).filter(|&slot| slot != 0) {
                 put(new, (slot >> 32) as u32, RunId(slot as u32));
             }
         }
-        if growth.copied_lines == old.len() / LINE_WORDS {
-            self.growth = None;
+        if *copied == old.len() / LINE_WORDS {
+            self.copied_lines = None;
             edges.size.store(size + 1, Release);
         }
     }
@@ -292,7 +286,7 @@ mod tests {
             if gone % 3 == 0 && is_there(gone) == 1 {
                 writer.remove(&edges, hash(gone), RunId(gone));
             }
-            growing += usize::from(writer.growth.is_some());
+            growing += usize::from(writer.copied_lines.is_some());
         }
         assert!(growing > 500, "{growing} edges were inserted while the table grew");
         let left: usize = (1..40_000).map(is_there).sum();

@@ -266,16 +266,16 @@ impl<'a> Holdings<'a> {
     #[inline]
     pub(crate) fn end(self, holder: Holder) -> u16 {
         match self {
-            Self::Entries { .. } => self.find(holder).map_or(0, |(_, entry)| entry.end()),
+            Self::Entries { .. } => self.find(holder).map_or(0, Entry::end),
             Self::Dense { words } => {
                 words.get(holder.0 as usize / 4).map_or(0, |word| (word.load(Relaxed) >> (holder.0 % 4 * 16)) as u16)
             }
         }
     }
 
-    fn find(self, holder: Holder) -> Option<(usize, Entry)> {
+    fn find(self, holder: Holder) -> Option<Entry> {
         let Self::Entries { words, count } = self else { return None };
-        (0..count).map(|at| (at, entry_at(words, at))).find(|(_, entry)| entry.holder() == holder)
+        (0..count).map(|at| entry_at(words, at)).find(|entry| entry.holder() == holder)
     }
 }
 
@@ -306,15 +306,6 @@ fn set_dense(words: &[AtomicU64], holder: Holder, end: u16) {
     word.store(others | u64::from(end) << shift, Release);
 }
 
-/// Result of a change of an end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// Changed with one store.
-    Done,
-    /// The holdings need this other form, which is filled. The caller publishes it and frees the old extent.
-    NewWord(HoldingsWord),
-}
-
 /// Changes a holder's end, or prepares a form with room for it. Used by the writer only.
 pub(crate) struct HoldingsWriter<'a> {
     pub(crate) record: &'a [AtomicU64],
@@ -325,36 +316,31 @@ pub(crate) struct HoldingsWriter<'a> {
 }
 
 impl HoldingsWriter<'_> {
-    pub(crate) fn set_end(&mut self, holder: Holder, end: u16) -> Change {
+    /// Changes an end with one store. If the holdings need another form for it, that is filled and returned: the caller
+    /// publishes it and frees the old extent.
+    pub(crate) fn set_end(&mut self, holder: Holder, end: u16) -> Option<HoldingsWord> {
         match Holdings::of(self.record, self.lists) {
             Holdings::Dense { words } if (holder.0 as usize) < words.len() * 4 => {
                 set_dense(words, holder, end);
-                Change::Done
+                return None;
             }
-            Holdings::Dense { .. } if end == 0 => Change::Done,
-            Holdings::Dense { .. } => Change::NewWord(self.new_form(holder, end)),
-            holdings @ Holdings::Entries { words, count } => {
-                if let Some((at, _)) = holdings.find(holder) {
+            Holdings::Entries { words, count } => {
+                let known = (0..count).find(|&at| entry_at(words, at).holder() == holder);
+                let unused = || (0..count).find(|&at| end > 0 && entry_at(words, at).end() == 0);
+                if let Some(at) = known.or_else(unused) {
                     set_entry(words, at, Entry::new(holder, end));
-                    return Change::Done;
+                    return None;
                 }
-                if end == 0 {
-                    return Change::Done;
-                }
-                let unused = (0..count).find(|&at| entry_at(words, at).end() == 0);
-                if let Some(at) = unused {
-                    set_entry(words, at, Entry::new(holder, end));
-                    return Change::Done;
-                }
-                if count < words.len() * 2 {
+                if end > 0 && count < words.len() * 2 {
                     set_entry(words, count, Entry::new(holder, end));
                     let form = HoldingsWord(self.record[HOLDINGS].load(Relaxed)).with_entries(count + 1);
                     self.record[HOLDINGS].store(form.0, Release);
-                    return Change::Done;
+                    return None;
                 }
-                Change::NewWord(self.new_form(holder, end))
             }
+            Holdings::Dense { .. } => {}
         }
+        (end > 0).then(|| self.new_form(holder, end))
     }
 
     /// Additional bytes that adding a holder would take.

@@ -46,11 +46,11 @@ const PHASE_SHIFT: u32 = 56;
 const _: () = assert!(CHECKPOINT_BLOCKS <= 1 << (u64::BITS - PHASE_SHIFT) && CHECKPOINT_BLOCKS.is_power_of_two());
 
 /// Identifies a run while it exists; reused afterwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Zeroable)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Zeroable)]
 pub(crate) struct RunId(pub(crate) u32);
 
 impl RunId {
-    /// No run; as a parent, the start of every sequence.
+    /// No run, the default; as a parent, the start of every sequence.
     pub(crate) const NONE: Self = Self(0);
 
     pub(crate) fn new(class: usize, number: u32) -> Self {

@@ -11,7 +11,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::arena::{Arena, LINE_WORDS};
-use super::atomics::{Acquire, AtomicU64, Relaxed, Release, fence, pause};
+use super::atomics::{Acquire, AtomicU64, Relaxed, Release, fence};
 use super::holdings::Holder;
 use crate::{DpRank, PerTier, RankSize, Tier, WorkerId, WorkerRank};
 
@@ -122,24 +122,6 @@ impl RankTable {
         let record = self.ranks.record(slot.0);
         let (worker, dp_rank) = (record[0].load(Relaxed), record[1].load(Relaxed));
         WorkerRank { worker: WorkerId(worker), dp_rank: DpRank(dp_rank as u32) }
-    }
-
-    /// Ranks in use with their sizes. The ranks are those of one moment; the sizes are from about that moment.
-    pub(crate) fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
-        loop {
-            let Some(version) = self.version() else {
-                if self.is_abandoned() {
-                    return Vec::new();
-                }
-                pause();
-                continue;
-            };
-            let sizes: Vec<_> = self.in_use().map(|(rank, slot)| (rank, self.size_of(slot))).collect();
-            fence(Acquire);
-            if self.is_unchanged(version) {
-                return sizes;
-            }
-        }
     }
 
     /// Ranks in use with their numbers. The caller validates the read.

@@ -195,7 +195,7 @@ impl Writer {
                 self.in_batches(rank, blocks, |writer, slot, blocks| writer.remove(slot, *tier, blocks, *copies))
             }
             BlockEvent::Cleared => {
-                self.bounded().counters.set_complete(rank);
+                self.bounded().counters.partial.remove(rank);
                 let removed = self.ranks.slot(rank).map_or(0, |slot| self.clear(slot));
                 AppliedChanges { removed, ..AppliedChanges::default() }
             }
@@ -343,11 +343,16 @@ impl Writer {
             if self.exception(at.position.run, slot).is_none() {
                 continue;
             }
-            let mut held = Vec::new();
-            self.held_in(slot, at.position.run, 0, &mut held);
-            self.release_from(slot, at.position.run, 0);
-            self.record_evicted(slot, held.into_iter().map(|block| block.sequence));
+            self.evict_blocks_of(slot, at.position.run);
         }
+    }
+
+    /// Evicts the blocks of a run that a rank holds.
+    pub(super) fn evict_blocks_of(&mut self, slot: RankSlot, run: RunId) {
+        let mut held = Vec::new();
+        self.held_in(slot, run, 0, &mut held);
+        self.release_from(slot, run, 0);
+        self.record_evicted(slot, held.into_iter().map(|block| block.sequence));
     }
 
     /// Reports blocks that the index no longer has for the rank in any tier.
@@ -368,7 +373,7 @@ impl Writer {
         let bounded = self.bounded_mut();
         bounded.sequences.clear();
         bounded.sequences.extend(sequences);
-        bounded.counters.set_partial(rank);
+        bounded.counters.partial.insert(rank);
         if let Some(on_evicted) = &mut bounded.on_evicted {
             on_evicted(rank, tiers, &bounded.sequences);
         }

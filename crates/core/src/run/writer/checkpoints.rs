@@ -8,7 +8,7 @@ use super::Writer;
 use crate::LocalHash;
 use crate::cursor::{CHECKPOINT_BLOCKS, PrefixCursor};
 use crate::run::published::atomics::{AtomicU64, Relaxed};
-use crate::run::published::layout::{CHECKPOINT, INFO, Info, RunId, RunPosition};
+use crate::run::published::layout::{CHECKPOINT, Info, RunId, RunPosition};
 
 /// A checkpoint in a run, after this number of the run's blocks.
 #[derive(Debug, Clone, Copy)]
@@ -159,6 +159,6 @@ impl Writer {
     }
 
     fn phase(&self, run: RunId) -> usize {
-        Info(self.published.run(run).record[INFO].load(Relaxed)).phase()
+        self.info(run).phase()
     }
 }

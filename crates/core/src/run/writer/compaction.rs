@@ -24,7 +24,7 @@ const VERSIONS_AHEAD: u64 = 1 << 32;
 #[derive(Debug)]
 pub(in crate::run) struct Compaction {
     published: Arc<Published>,
-    copy: Writer,
+    pub(super) copy: Writer,
     /// Ranks whose copying has not started, and their order.
     outside: FxHashSet<WorkerRank>,
     order: Vec<WorkerRank>,
@@ -185,11 +185,6 @@ impl Compaction {
     /// Returns the complete copy, to replace the index.
     pub(in crate::run) fn finish(self, index: &Writer) -> (Arc<Published>, Writer) {
         (self.published, Writer { limits: index.limits, steps: index.steps.clone(), ..self.copy })
-    }
-
-    /// Returns the incomplete copy when compaction is abandoned.
-    pub(super) fn into_copy(self) -> Writer {
-        self.copy
     }
 }
 

@@ -75,10 +75,7 @@ pub(super) fn span_of(intervals: &[Interval], key: u64, shift: u32) -> Range<usi
 
 /// The blocks of a run that a rank holds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Coverage<'a>(pub(super) CoverageForm<'a>);
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum CoverageForm<'a> {
+pub(super) enum Coverage<'a> {
     /// At most one interval from the start.
     Plain(Option<Interval>),
     Exception(&'a [Interval]),
@@ -86,17 +83,17 @@ pub(super) enum CoverageForm<'a> {
 
 impl Coverage<'_> {
     /// No blocks.
-    pub(super) const NOTHING: Self = Self(CoverageForm::Plain(None));
+    pub(super) const NOTHING: Self = Self::Plain(None);
 
     /// One interval from the start in one tier.
     pub(super) fn plain(rank: RankSlot, tier: Tier, end: u16) -> Self {
-        Self(CoverageForm::Plain((end > 0).then(|| Interval::new(rank, tier, 0..end))))
+        Self::Plain((end > 0).then(|| Interval::new(rank, tier, 0..end)))
     }
 
     fn intervals(&self) -> &[Interval] {
-        match &self.0 {
-            CoverageForm::Plain(interval) => interval.as_slice(),
-            CoverageForm::Exception(intervals) => intervals,
+        match self {
+            Self::Plain(interval) => interval.as_slice(),
+            Self::Exception(intervals) => intervals,
         }
     }
 

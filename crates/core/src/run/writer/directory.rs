@@ -338,7 +338,7 @@ impl Directory {
     fn split(&mut self, sequences: &SequenceColumns, at: usize) {
         let new = u32::try_from(self.segments.len()).expect("fewer than 2^32 segments");
         let upper = self.segments[at].split(sequences);
-        let (depth, prefix) = (upper.depth(), upper.prefix());
+        let (depth, prefix) = (upper.depth, upper.prefix as usize);
         self.segments.push(upper);
         if depth > self.depth {
             self.index = self.index.iter().flat_map(|&segment| [segment, segment]).collect();

@@ -7,7 +7,6 @@
 use std::ops::ControlFlow;
 
 use super::Writer;
-use crate::SequenceHash;
 use crate::run::published::layout::{CAPACITIES, RunId};
 use crate::run::published::rank_table::RankSlot;
 
@@ -55,11 +54,7 @@ impl Writer {
     }
 
     fn evict_run(&mut self, slot: RankSlot, run: RunId) {
-        let mut held = Vec::new();
-        self.held_in(slot, run, 0, &mut held);
-        self.release_from(slot, run, 0);
-        let sequences: Vec<SequenceHash> = held.into_iter().map(|block| block.sequence).collect();
-        self.record_evicted(slot, sequences.into_iter());
+        self.evict_blocks_of(slot, run);
         if self.bounded_mut().current != Some(slot) {
             let rank = self.ranks.get(slot).rank;
             self.finish(rank);

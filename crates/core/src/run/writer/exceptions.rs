@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::coverage::{Coverage, CoverageForm, Interval, OFFSET_MASK, RANK_SHIFT, span_of};
+use super::coverage::{Coverage, Interval, OFFSET_MASK, RANK_SHIFT, span_of};
 use crate::Tier;
 use crate::run::effort::{self, Effort};
 use crate::run::published::rank_table::RankSlot;
@@ -65,7 +65,7 @@ impl Exceptions {
             Self::Few(list) => &list[span_of(list, u64::from(rank.0), RANK_SHIFT)],
             Self::Many(by_rank) => by_rank.ranks.get(&rank)?,
         };
-        (!of_rank.is_empty()).then_some(Coverage(CoverageForm::Exception(of_rank)))
+        (!of_rank.is_empty()).then_some(Coverage::Exception(of_rank))
     }
 
     /// Every exceptional rank with its coverage.
@@ -75,7 +75,7 @@ impl Exceptions {
             Self::Many(by_rank) => (&[][..], Some(by_rank.ranks.values())),
         };
         let by_rank = few.chunk_by(|a, b| a.rank() == b.rank()).chain(many.into_iter().flatten().map(|list| &list[..]));
-        by_rank.map(|of_rank| (of_rank[0].rank(), Coverage(CoverageForm::Exception(of_rank))))
+        by_rank.map(|of_rank| (of_rank[0].rank(), Coverage::Exception(of_rank)))
     }
 
     pub(super) fn is_empty(&self) -> bool {

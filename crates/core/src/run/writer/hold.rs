@@ -11,7 +11,7 @@ use super::coverage::{Coverage, Part};
 use super::exceptions::Exceptions;
 use super::locate::Cursor;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::holdings::{Change, Holder, HoldingsWord, HoldingsWriter};
+use crate::run::published::holdings::{Holder, HoldingsWord, HoldingsWriter};
 use crate::run::published::layout::{HOLDINGS, INFO, Info, RunId, RunPosition};
 use crate::run::published::rank_table::{HolderAssignment, RankSlot};
 use crate::{AppliedChanges, HeldBlock, PerTier, SequenceHash, Tier};
@@ -227,7 +227,7 @@ impl Writer {
             return;
         }
         let state = self.runs.get(run);
-        let info = Info(self.published.run(run).record[INFO].load(Relaxed));
+        let info = self.info(run);
         let opens_gap = end < old && state.children > 0 && state.deepest_child >= end;
         let closes_gap = end > old && (info.has(Info::RAGGED) || state.exceptions.is_some());
         if old == 0 {
@@ -239,19 +239,19 @@ impl Writer {
         let Self { published, extents, holders, version, .. } = self;
         let record = published.run(run).record;
         let mut writer = HoldingsWriter { record, lists: &published.lists, extents, holders_end: holders.end() };
-        let mut change = Change::Done;
+        let mut new_form = None;
         if opens_gap || closes_gap {
             *version += 2;
             published.run(run).change(*version, || {
-                change = writer.set_end(holder, end);
+                new_form = writer.set_end(holder, end);
                 if opens_gap {
                     record[INFO].store(info.0 | Info::RAGGED, Relaxed);
                 }
             });
         } else {
-            change = writer.set_end(holder, end);
+            new_form = writer.set_end(holder, end);
         }
-        if let Change::NewWord(form) = change {
+        if let Some(form) = new_form {
             let old = HoldingsWord(record[HOLDINGS].load(Relaxed)).extent();
             self.change_run(run, |run| run.record[HOLDINGS].store(form.0, Relaxed));
             if let Some(extent) = old {
@@ -309,9 +309,13 @@ impl Writer {
         self.rare_bytes = self.rare_bytes + extra.bytes() - bytes_before;
     }
 
-    /// Reference count of a block that the rank holds in the tier.
-    fn copies(&self, slot: RankSlot, position: RunPosition, tier: Tier) -> u32 {
-        1 + self.ranks.get(slot).reference_counts.of(position.run, position.offset, tier)
+    /// Reference counts of a block, given the coverage of its run.
+    fn copies(&self, slot: RankSlot, RunPosition { run, offset }: RunPosition, coverage: Coverage<'_>) -> PerTier<u32> {
+        let counts = &self.ranks.get(slot).reference_counts;
+        PerTier(Tier::ALL.map(|tier| match coverage.tier(tier).contains(offset) {
+            true => 1 + counts.of(run, offset, tier),
+            false => 0,
+        }))
     }
 
     /// Adds a level for the tier if the rank has none; false if the limit of holders is reached.
@@ -371,10 +375,7 @@ impl Writer {
             let position = RunPosition { run, offset };
             let sequence = self.sequence_of(rank.domain, position);
             if coverage.contains(offset) {
-                let mut copies = PerTier::default();
-                for tier in Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(offset)) {
-                    copies[tier] = self.copies(slot, position, tier);
-                }
+                let copies = self.copies(slot, position, coverage);
                 held.push(HeldBlock { sequence, parent, local: self.local_of(position), copies });
             }
             parent = Some(sequence);
@@ -389,9 +390,7 @@ impl Writer {
         }
         let position = self.find_sequence(rank.domain, sequence)?.position;
         let coverage = self.coverage(position.run, slot);
-        let tiers = Tier::ALL.into_iter().filter(|&tier| coverage.tier(tier).contains(position.offset));
-        let mut copies = PerTier::default();
-        tiers.for_each(|tier| copies[tier] = self.copies(slot, position, tier));
+        let copies = self.copies(slot, position, coverage);
         let parent = self.parent_sequence(rank.domain, position);
         (!copies.is_zero()).then(|| HeldBlock { sequence, parent, local: self.local_of(position), copies })
     }

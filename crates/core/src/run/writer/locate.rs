@@ -204,18 +204,14 @@ impl Writer {
         };
         let room = run.capacity() - start;
         let (count, last) = self.fill(domain, run, start, &blocks[..blocks.len().min(room)]);
-        let info =
-            if start == 0 { Info::new(parent) } else { Info(self.published.run(run).record[INFO].load(Relaxed)) };
+        let info = if start == 0 { Info::new(parent) } else { self.info(run) };
         self.publish_length(run, info, start, start + count);
         (count, last)
     }
 
     /// Changes the run's version, so that a reader that has read the run without the flag starts again.
     pub(super) fn set_flag(&mut self, run: RunId, flag: u64) {
-        self.change_run(run, |run| {
-            let info = run.record[INFO].load(Relaxed);
-            run.record[INFO].store(info | flag, Relaxed);
-        });
+        self.change_info(run, |info| Info(info.0 | flag));
     }
 
     /// Allocates a run with room for `blocks` blocks, and at least `room`.
@@ -288,7 +284,7 @@ impl Writer {
             self.column_started(run, domain);
         }
         let last = RunPosition { run, offset: column.len - 1 };
-        ((column.len - preceding_in_column).into(), Cursor { position: last, line: self.sequences.last_line(&column) })
+        ((column.len - preceding_in_column).into(), Cursor { position: last, line: column.last })
     }
 
     /// Publishes written blocks. A new run is linked to its parent.

@@ -74,9 +74,10 @@ use self::sequence_columns::SequenceColumns;
 use self::steps::Steps;
 use self::trim::TrimQueue;
 use super::published::Published;
+use super::published::atomics::Relaxed;
 use super::published::edges::EdgesWriter;
 use super::published::holdings::{Extents, Holder};
-use super::published::layout::{HOLDERS_MAX, RunId};
+use super::published::layout::{HOLDERS_MAX, INFO, Info, RunId};
 use super::published::rank_table::RankSlot;
 use super::{RunLimits, RunMemory};
 use crate::{AppliedChanges, BlockEvent, HeldBlock, PerTier, SequenceHash, WorkerRank, stored_events};
@@ -262,7 +263,8 @@ impl Writer {
         [self.edges.count_of_test(), self.checkpoints.count_of_test()]
     }
 
-    /// Memory use. Costs the number of ranks and directory segments.
+    /// Memory use, including memory that cleared ranks have left. Costs the number of ranks and directory segments; frees
+    /// nothing.
     pub(super) fn memory(&self) -> RunMemory {
         let parts = [self.runs.bytes(), self.sequences.bytes(), self.extents.bytes()];
         let tables = self.domains.bytes()
@@ -278,12 +280,6 @@ impl Writer {
             bytes_used: tables + parts.iter().map(|part| part.0).sum::<usize>(),
             bytes_taken: tables + parts.iter().map(|part| part.1).sum::<usize>(),
         }
-    }
-
-    /// The current [`RunMemory::bytes_taken`], including memory that cleared ranks have left. Costs the number of ranks and
-    /// directory segments; frees nothing.
-    pub(super) fn bytes_taken(&self) -> usize {
-        self.memory().bytes_taken
     }
 
     /// Bytes of runs and sequence hashes in use, and bytes that were ever in use. Constant time.
@@ -303,6 +299,17 @@ impl Writer {
         }
         compacted.limits = self.limits;
         (published, compacted)
+    }
+
+    /// Parent, length and flags of a run.
+    fn info(&self, run: RunId) -> Info {
+        Info(self.published.run(run).record[INFO].load(Relaxed))
+    }
+
+    /// Changes the info of a run atomically for readers.
+    fn change_info(&mut self, run: RunId, change: impl FnOnce(Info) -> Info) {
+        let info = change(self.info(run));
+        self.change_run(run, |run| run.record[INFO].store(info.0, Relaxed));
     }
 
     /// Changes a run atomically for readers: a reader that has seen part of the change starts again.

@@ -111,7 +111,7 @@ impl Writer {
     /// Abandons the copy under construction, if there is one.
     pub(in crate::run) fn abandon_copy(&mut self) {
         if let Some(compaction) = self.compaction.take() {
-            self.reclaim_index(compaction.into_copy());
+            self.reclaim_index(compaction.copy);
         }
     }
 }

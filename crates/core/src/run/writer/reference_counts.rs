@@ -3,7 +3,7 @@
 //!
 //! Copies of a prompt appear and disappear together, so the counts are kept by interval and not by block.
 
-use std::collections::hash_map::{self, Entry};
+use std::collections::hash_map;
 use std::ops::Range;
 
 use rustc_hash::FxHashMap;
@@ -46,22 +46,11 @@ impl ReferenceCounts {
 
     /// Changes the count of each block of a range.
     pub(super) fn change(&mut self, run: RunId, tier: Tier, range: Range<u16>, change: impl Fn(u32) -> u32) {
-        match self.by_run.entry(run) {
-            Entry::Occupied(mut entry) => {
-                let after = with_counts_changed(entry.get(), tier, range, change);
-                self.interval_bytes = self.interval_bytes + bytes(&after) - bytes(entry.get());
-                if after.is_empty() {
-                    entry.remove();
-                } else {
-                    entry.insert(after);
-                }
-            }
-            Entry::Vacant(entry) if change(0) > 0 && !range.is_empty() => {
-                let new = entry.insert(with_counts_changed(&[], tier, range, change));
-                self.interval_bytes += bytes(new);
-            }
-            Entry::Vacant(_) => {}
-        }
+        let before = self.by_run.get(&run).map(Vec::as_slice).unwrap_or_default();
+        let after = with_counts_changed(before, tier, range, change);
+        self.interval_bytes += bytes(&after);
+        let before = if after.is_empty() { self.by_run.remove(&run) } else { self.by_run.insert(run, after) };
+        self.interval_bytes -= before.as_ref().map_or(0, bytes);
     }
 
     /// The parts of a range whose blocks have exactly one reference, in order.

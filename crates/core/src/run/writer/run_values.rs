@@ -55,22 +55,19 @@ impl Values {
 
     /// Counts a use, if the run exists.
     pub(super) fn count_use(&mut self, run: RunId) {
-        let (now, half_life) = (self.now, self.half_life);
-        let class = &mut self.values[run.class()];
-        if (run.number() as usize) < class.room() {
-            let value = &mut class[run.number()];
-            value.uses = value.uses_at(now, half_life) + 1.0;
-            value.last = now;
+        if (run.number() as usize) < self.values[run.class()].room() {
+            self.add_uses(run, 1.0);
         }
     }
 
     /// Adds the uses of an evicted run to its parent: each was a use of the parent as well.
     pub(super) fn inherit(&mut self, from: RunId, to: RunId) {
-        let uses = self.uses(from);
-        let (now, half_life) = (self.now, self.half_life);
-        let value = &mut self.values[to.class()][to.number()];
-        value.uses = value.uses_at(now, half_life) + uses;
-        value.last = now;
+        self.add_uses(to, self.uses(from));
+    }
+
+    fn add_uses(&mut self, run: RunId, more: f32) {
+        let uses = self.uses(run) + more;
+        self.values[run.class()][run.number()] = Value { last: self.now, uses };
     }
 
     /// Uses of a run with decay.

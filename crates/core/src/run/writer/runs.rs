@@ -20,7 +20,7 @@ pub(super) struct DomainId(pub(super) u32);
 pub(super) struct RetentionId(pub(super) u32);
 
 /// The writer's state of one run.
-#[derive(Debug, Zeroable)]
+#[derive(Debug, Default, Zeroable)]
 pub(super) struct RunState {
     parent_run: RunId,
     parent_offset: u16,
@@ -41,25 +41,6 @@ pub(super) struct RunState {
 }
 
 const _: () = assert!(cfg!(loom) || size_of::<RunState>() == 64, "one cache line");
-
-impl Default for RunState {
-    fn default() -> Self {
-        Self {
-            parent_run: RunPosition::ROOT.run,
-            parent_offset: RunPosition::ROOT.offset,
-            len: 0,
-            deepest_child: 0,
-            twins_inside: 0,
-            children: 0,
-            first_child: RunId::NONE,
-            next_sibling: RunId::NONE,
-            previous_sibling: RunId::NONE,
-            retention: RetentionId::default(),
-            columns: Columns::default(),
-            exceptions: None,
-        }
-    }
-}
 
 impl RunState {
     /// The position that its first block follows.

@@ -38,8 +38,8 @@ pub(super) struct Segment {
     /// Sequence hashes that still fit before the segment counts as full.
     room: u32,
     /// Number of upper tag bits that all hashes of the segment share, and those bits.
-    depth: u32,
-    prefix: u32,
+    pub(super) depth: u32,
+    pub(super) prefix: u32,
 }
 
 impl Default for Segment {
@@ -52,14 +52,6 @@ impl Segment {
     /// Creates an empty segment of `lines` lines, for tags that start with these bits.
     fn new(lines: usize, (depth, prefix): (u32, u32)) -> Self {
         Self { lines: bytemuck::zeroed_slice_box(lines), room: sequences_max(lines), depth, prefix }
-    }
-
-    pub(super) fn depth(&self) -> u32 {
-        self.depth
-    }
-
-    pub(super) fn prefix(&self) -> usize {
-        self.prefix as usize
     }
 
     fn count(&self) -> u32 {

@@ -53,7 +53,8 @@ impl Line {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Zeroable)]
 pub(super) struct Column {
     pub(super) first: LineId,
-    last: LineId,
+    /// None if the column is empty.
+    pub(super) last: LineId,
     /// Number of blocks with sequence hashes.
     pub(super) len: u16,
 }
@@ -142,11 +143,6 @@ impl SequenceColumns {
             (id, line.valid().get(kept..).unwrap_or_default())
         });
         with_sequences.take_while(|(_, sequences)| !sequences.is_empty())
-    }
-
-    /// The last line of a column; none if the column is empty.
-    pub(super) fn last_line(&self, column: &Column) -> LineId {
-        column.last
     }
 
     /// Removes all sequence hashes but the first `keep`, which must exist.

@@ -54,24 +54,22 @@ impl Writer {
                     }
                     BlockLookup::WithoutHash(position) => self.extend_column(domain, position, rest),
                     BlockLookup::Absent => self.append(domain, at.position, rest),
-                    BlockLookup::OtherHash if self.domains.has_single_rank(domain) => {
+                    BlockLookup::OtherHash => {
+                        if !self.domains.has_single_rank(domain) {
+                            if is_bounded && !self.affords_another_domain(slot) {
+                                self.evict_rank(slot);
+                                return applied + self.refuse(slot, rest);
+                            }
+                            if self.change_domain_to(slot, block.sequence) {
+                                return applied + self.store_one_by_one(slot, parent, rest, copies);
+                            }
+                        }
+                        // The rank is alone in the domain, or holds too much to leave it.
                         match self.append_twin(domain, at.position, rest) {
                             Some(appended) => appended,
                             None => return applied + self.refuse_twins(slot, rest),
                         }
                     }
-                    BlockLookup::OtherHash if is_bounded && !self.affords_another_domain(slot) => {
-                        self.evict_rank(slot);
-                        return applied + self.refuse(slot, rest);
-                    }
-                    BlockLookup::OtherHash if self.change_domain_to(slot, block.sequence) => {
-                        return applied + self.store_one_by_one(slot, parent, rest, copies);
-                    }
-                    // The rank holds too much to leave the domain.
-                    BlockLookup::OtherHash => match self.append_twin(domain, at.position, rest) {
-                        Some(appended) => appended,
-                        None => return applied + self.refuse_twins(slot, rest),
-                    },
                     BlockLookup::OtherPosition(_) => {
                         return applied + self.store_one_by_one(slot, parent, rest, copies);
                     }
@@ -128,11 +126,12 @@ impl Writer {
         let limit = self.limits.waiting_blocks_max;
         let link = (parent, block.local);
         let rank = self.ranks.get_mut(slot);
-        if let Some(waiting) = rank.waiting.get_mut(block.sequence) {
+        if let Some(&waiting) = rank.waiting.get(block.sequence) {
             if (waiting.parent, waiting.local) == link {
                 return self.add_waiting_copies(slot, block.sequence, (tier, copies));
             }
-            self.remove_waiting_block(slot, block.sequence);
+            rank.waiting.remove(block.sequence);
+            self.uncount_waiting(slot, &waiting);
             return AppliedChanges { moved: 1, ..self.insert(slot, parent, block, (tier, copies), usize::MAX) };
         }
         let domain = rank.domain;
@@ -233,12 +232,6 @@ impl Writer {
         }
         rank.size.by_tier[tier] += 1;
         AppliedChanges { stored: 1, ..AppliedChanges::default() }
-    }
-
-    fn remove_waiting_block(&mut self, slot: RankSlot, sequence: SequenceHash) {
-        if let Some(block) = self.ranks.get_mut(slot).waiting.remove(sequence) {
-            self.uncount_waiting(slot, &block);
-        }
     }
 
     pub(super) fn uncount_waiting(&mut self, slot: RankSlot, block: &HeldBlock) {

@@ -11,7 +11,7 @@ use super::Writer;
 use super::runs::DomainId;
 use crate::Block;
 use crate::run::published::atomics::Relaxed;
-use crate::run::published::holdings::{Change, HoldingsWord, HoldingsWriter};
+use crate::run::published::holdings::{HoldingsWord, HoldingsWriter};
 use crate::run::published::layout::{HOLDINGS, INFO, Info, RunPosition};
 use crate::run::published::rank_table::RankSlot;
 
@@ -134,7 +134,7 @@ impl Writer {
                 let rank = ranks.get(slot);
                 for (_, holder) in rank.levels.iter().filter(|&(tier, _)| tier >= rank.home) {
                     let changed = writer.set_end(holder, keep);
-                    debug_assert_eq!(changed, Change::Done, "a lower end needs no other form");
+                    debug_assert_eq!(changed, None, "a lower end needs no other form");
                 }
             }
             let info = Info(record[INFO].load(Relaxed)).with_len(keep.into());

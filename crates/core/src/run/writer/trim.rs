@@ -11,7 +11,7 @@ use super::runs::DomainId;
 use super::sequence_columns::LINE_SEQUENCES;
 use crate::run::published::atomics::Relaxed;
 use crate::run::published::holdings::HoldingsWord;
-use crate::run::published::layout::{HOLDINGS, INFO, Info, RunId, RunPosition};
+use crate::run::published::layout::{HOLDINGS, INFO, RunId, RunPosition};
 
 /// Runs of one chain that are trimmed at once; trimming of their ancestors is deferred.
 const TRIMMED_AT_ONCE: usize = if cfg!(debug_assertions) { 2 } else { 8 };
@@ -226,17 +226,14 @@ impl Writer {
         self.before_truncating(run, len);
         self.remove_checkpoints(run, len.into());
         self.runs.get_mut(run).len = len;
-        self.change_run(run, |run| {
-            let info = Info(run.record[INFO].load(Relaxed)).with_len(len.into());
-            run.record[INFO].store(info.0, Relaxed);
-        });
+        self.change_info(run, |info| info.with_len(len.into()));
     }
 
     fn free(&mut self, run: RunId) {
         let parent = self.runs.get(run).parent();
         let local = self.local_of(RunPosition { run, offset: 0 });
         self.remove_checkpoints(run, 0);
-        let info = Info(self.published.run(run).record[INFO].load(Relaxed));
+        let info = self.info(run);
         let hash = self.published.edges.hash(parent, local);
         self.edges.remove(&self.published.edges, hash, run);
         let extent = HoldingsWord(self.published.run(run).record[HOLDINGS].load(Relaxed)).extent();

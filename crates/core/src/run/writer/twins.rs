@@ -8,8 +8,7 @@
 use super::Writer;
 use super::locate::Cursor;
 use super::runs::DomainId;
-use crate::run::published::atomics::Relaxed;
-use crate::run::published::layout::{INFO, Info, RunId, RunPosition};
+use crate::run::published::layout::{Info, RunId, RunPosition};
 use crate::run::published::rank_table::RankSlot;
 use crate::{AppliedChanges, Block, LocalHash};
 
@@ -59,10 +58,6 @@ impl Writer {
 
     pub(super) fn is_later_twin(&self, run: RunId) -> bool {
         self.info(run).has(Info::LATER_TWIN)
-    }
-
-    fn info(&self, run: RunId) -> Info {
-        Info(self.published.run(run).record[INFO].load(Relaxed))
     }
 
     /// Updates the flags after the run with this info, which followed `parent` with this block, was freed.
@@ -126,10 +121,7 @@ impl Writer {
 
     fn clear_flags(&mut self, run: RunId, flags: u64) {
         if self.info(run).0 & flags != 0 {
-            self.change_run(run, |run| {
-                let info = run.record[INFO].load(Relaxed);
-                run.record[INFO].store(info & !flags, Relaxed);
-            });
+            self.change_info(run, |info| Info(info.0 & !flags));
         }
     }
 }

@@ -125,8 +125,7 @@ fn check_name(model: &str) -> Result<(), LoadError> {
 impl Search {
     fn run(root: &Path, options: &ModelDirectoryOptions) -> Self {
         let mut search = Self { begun: Instant::now(), models: BTreeMap::new(), entries: 0, cut: None, error: None };
-        let mut above = Vec::new();
-        search.visit(root, "", &mut above, options);
+        search.visit(root, "", &mut Vec::new(), options);
         search
     }
 
@@ -136,20 +135,15 @@ impl Search {
             return LoadError::Failed(error.clone());
         }
         let found = self.models.len();
-        match self.cut {
-            Some(cut) => {
-                LoadError::Absent(format!("not among the {found} models found before the search ended at {cut}"))
-            }
-            None => LoadError::Absent(format!("not among the {found} models found there")),
-        }
+        LoadError::Absent(match self.cut {
+            Some(cut) => format!("not among the {found} models found before the search ended at {cut}"),
+            None => format!("not among the {found} models found there"),
+        })
     }
 
     /// Searches a folder. `name` is the name of a model in it; `above` are the real paths of its parent folders.
     fn visit(&mut self, folder: &Path, name: &str, above: &mut Vec<PathBuf>, options: &ModelDirectoryOptions) {
-        let real = match folder.canonicalize() {
-            Ok(real) => real,
-            Err(error) => return self.fail_at_root(folder, &error, above),
-        };
+        let Ok(real) = folder.canonicalize().map_err(|error| self.fail_at_root(folder, &error, above)) else { return };
         if above.contains(&real) {
             return;
         }
@@ -167,9 +161,8 @@ impl Search {
         if above.len() >= options.depth_max {
             return;
         }
-        let entries = match fs::read_dir(folder) {
-            Ok(entries) => entries,
-            Err(error) => return self.fail_at_root(folder, &error, above),
+        let Ok(entries) = fs::read_dir(folder).map_err(|error| self.fail_at_root(folder, &error, above)) else {
+            return;
         };
         above.push(real);
         let mut below: Vec<PathBuf> = Vec::new();

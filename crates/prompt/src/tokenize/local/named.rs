@@ -36,13 +36,10 @@ impl TokenizerSource for NamedPaths {
     }
 
     fn load(&self, model: &str) -> Result<Arc<dyn ModelTokenizer>, LoadError> {
-        match self.paths.get(model) {
-            Some(path) => {
-                Ok(Arc::new(FileTokenizer::read_with_clock(model, path, self.clock.unwrap_or(SystemTime::now))?))
-            }
-            None => {
-                Err(LoadError::Absent(format!("none of the {} configured paths is for this model", self.paths.len())))
-            }
-        }
+        let Some(path) = self.paths.get(model) else {
+            let why = format!("none of the {} configured paths is for this model", self.paths.len());
+            return Err(LoadError::Absent(why));
+        };
+        Ok(Arc::new(FileTokenizer::read_with_clock(model, path, self.clock.unwrap_or(SystemTime::now))?))
     }
 }

@@ -18,7 +18,6 @@ use tokenizers::pre_tokenizers::digits::Digits;
 use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Result as LibraryResult, Tokenizer};
@@ -58,9 +57,7 @@ pub(super) fn rebuilt(
     (model, directory): (&str, &Path),
     engine: ChatEngine,
 ) -> Result<EngineTokenizer, String> {
-    let config = read_object(&directory.join(TOKENIZER_CONFIG_FILE))?;
-    let model_config = Value::Object(read_object(&directory.join("config.json"))?);
-    let config = Value::Object(config);
+    let [config, model_config] = read_configs(directory)?;
     let class = match ClassChoice::of(engine, model, &config, &model_config) {
         ClassChoice::Generic => return Ok(EngineTokenizer::File),
         ClassChoice::Other(name) => return Ok(EngineTokenizer::Unknown(name)),
@@ -70,6 +67,12 @@ pub(super) fn rebuilt(
     let tokens = Tokens::read(file, directory, (Some(class), Transformers::Five))?;
     let failed = |error: tokenizers::Error| format!("{}: {error}", directory.display());
     build(file, &tokens, class, engine).map(|tokenizer| EngineTokenizer::Rebuilt(Box::new(tokenizer))).map_err(failed)
+}
+
+/// The configurations of a model's tokenizer and of the model.
+fn read_configs(directory: &Path) -> Result<[Value; 2], String> {
+    let read = |name: &str| read_object(&directory.join(name)).map(Value::Object);
+    Ok([read(TOKENIZER_CONFIG_FILE)?, read("config.json")?])
 }
 
 /// Adds the tokens that a model's other files configure, as `transformers` 5 does with a `tokenizer.json` that it takes as it is.
@@ -104,7 +107,10 @@ fn build(file: &Tokenizer, tokens: &Tokens, class: TokenizerClass, engine: ChatE
     let is_refused = tokens.config.get("add_bos_token").and_then(Value::as_bool) == Some(false);
     let adds_begin = if is_restored { !is_refused } else { class == TokenizerClass::CodeLlama };
     let post_processor = match tokens.name("bos_token").filter(|_| adds_begin) {
-        Some(begin) => begin_processor(&begin, tokenizer.token_to_id(&begin))?,
+        Some(begin) => match tokenizer.token_to_id(&begin) {
+            Some(id) => Some(added_around(Some((begin, id)), None)?.into()),
+            None => None,
+        },
         None if adds_begin || matches!(class, TokenizerClass::CodeLlama | TokenizerClass::GptNeoX) => None,
         None => file.get_post_processor().cloned(),
     };
@@ -114,8 +120,7 @@ fn build(file: &Tokenizer, tokens: &Tokens, class: TokenizerClass, engine: ChatE
 
 /// The tokenizer of an engine with `transformers` 4, from the file's tokenizer.
 pub(super) fn adjusted(file: &Tokenizer, directory: &Path) -> Result<Tokenizer, String> {
-    let config = Value::Object(read_object(&directory.join(TOKENIZER_CONFIG_FILE))?);
-    let model_config = Value::Object(read_object(&directory.join("config.json"))?);
+    let [config, model_config] = read_configs(directory)?;
     let class = TokenizerClass::declared(&config, &model_config);
     let tokens = Tokens::read(file, directory, (class, Transformers::Four))?;
     let failed = |error: tokenizers::Error| format!("{}: {error}", directory.display());
@@ -140,8 +145,7 @@ pub(super) fn adjusted(file: &Tokenizer, directory: &Path) -> Result<Tokenizer, 
 
 /// The special tokens that a template gets although no file of the model names them: the defaults of the tokenizer's class.
 pub(super) fn default_tokens(directory: &Path) -> Result<Vec<(&'static str, &'static str)>, String> {
-    let config = Value::Object(read_object(&directory.join(TOKENIZER_CONFIG_FILE))?);
-    let model_config = Value::Object(read_object(&directory.join("config.json"))?);
+    let [config, model_config] = read_configs(directory)?;
     let Some(class) = TokenizerClass::declared(&config, &model_config) else { return Ok(Vec::new()) };
     // A null means that there is none.
     let is_unnamed = |(name, _): &(&str, &str)| config.get(*name).is_none();
@@ -192,23 +196,20 @@ fn adjust(file: &Tokenizer, tokens: &Tokens, class: Option<TokenizerClass>) -> L
     };
     let begin = token("bos_token").filter(|_| set("add_bos_token").unwrap_or(begins_by_default));
     let end = token("eos_token").filter(|_| set("add_eos_token").unwrap_or(false));
-    let piece = |token: &Option<(String, u32)>| token.as_ref().map(|(content, _)| format!("{content}:0"));
-    let pieces: Vec<String> = piece(&begin).into_iter().chain(["$A:0".to_owned()]).chain(piece(&end)).collect();
-    let template = TemplateProcessing::builder()
-        .try_single(pieces)?
-        .special_tokens(begin.into_iter().chain(end).collect::<Vec<_>>())
-        .build()?;
+    let template = added_around(begin, end)?;
     tokenizer.with_post_processor(Some(template));
     Ok(tokenizer)
 }
 
-fn begin_processor(begin: &str, id: Option<u32>) -> LibraryResult<Option<PostProcessorWrapper>> {
-    let Some(id) = id else { return Ok(None) };
-    let template = TemplateProcessing::builder()
-        .try_single(vec![format!("{begin}:0"), "$A:0".to_owned()])?
-        .special_tokens(vec![(begin.to_owned(), id)])
-        .build()?;
-    Ok(Some(template.into()))
+/// A post-processor that adds tokens around a text.
+pub(super) fn added_around(
+    begin: Option<(String, u32)>,
+    end: Option<(String, u32)>,
+) -> LibraryResult<TemplateProcessing> {
+    let piece = |token: &Option<(String, u32)>| token.as_ref().map(|(content, _)| format!("{content}:0"));
+    let pieces: Vec<String> = piece(&begin).into_iter().chain(["$A:0".to_owned()]).chain(piece(&end)).collect();
+    let tokens: Vec<_> = begin.into_iter().chain(end).collect();
+    Ok(TemplateProcessing::builder().try_single(pieces)?.special_tokens(tokens).build()?)
 }
 
 fn normalizer(class: TokenizerClass) -> LibraryResult<Option<NormalizerWrapper>> {

@@ -13,10 +13,10 @@ use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
-use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::tokenizer::SplitDelimiterBehavior;
 use tokenizers::{AddedToken, Tokenizer};
 
+use super::rebuilt::added_around;
 use crate::tokenize::pieces::letters;
 
 /// The token that begins a sequence.
@@ -146,11 +146,7 @@ fn build(
     tokenizer.with_pre_tokenizer(Some(Sequence::new(steps)));
     tokenizer.with_decoder(Some(letters));
     if let Some(begin) = begin {
-        let template = TemplateProcessing::builder()
-            .try_single(format!("{BEGIN} $A").as_str())?
-            .special_tokens(vec![(BEGIN.to_owned(), begin)])
-            .build()?;
-        tokenizer.with_post_processor(Some(template));
+        tokenizer.with_post_processor(Some(added_around(Some((BEGIN.to_owned(), begin)), None)?));
     }
     let special: Vec<AddedToken> = special.iter().map(|name| AddedToken::from(name.clone(), true)).collect();
     tokenizer.add_special_tokens(special)?;

@@ -21,7 +21,7 @@ use crate::tokenize::source::{ModelTokenizer, Tokenization};
 use crate::tokenize::truncation::Truncation;
 use chat_template::{ChatError, ChatTemplates, Effort};
 use flash_indexer_engine_chats::mistral_files::TEKKEN_FILE;
-use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, PrepareError, Rendering, TruncationSide};
+use flash_indexer_engine_chats::{Chat, ChatEngine, CodedPrompts, MediaCut, Rendering, TruncationSide};
 use flash_indexer_traces::{Stage, stage};
 
 /// A model's tokenizer and chat templates.
@@ -128,27 +128,6 @@ const BRIEF_CHAT_BYTES_MAX: usize = 1 << 20;
 const BRIEF_MESSAGES_MAX: usize = 1_000;
 const BRIEF_TEMPLATE_BYTES_MAX: usize = 16 << 10;
 
-/// Tokenization of the text before the media of a rendered chat.
-struct TokenizationBeforeMedia {
-    beginning: TextTokenization,
-    /// Type of the first content part with media.
-    kind: &'static str,
-}
-
-impl SlicedTokenization for TokenizationBeforeMedia {
-    fn step(&mut self) -> Result<Option<Vec<u32>>, TokenizeError> {
-        self.beginning.step()
-    }
-
-    fn is_before_uncut_piece(&self) -> bool {
-        self.beginning.is_before_uncut_piece()
-    }
-
-    fn media(&self) -> Option<&'static str> {
-        Some(self.kind)
-    }
-}
-
 /// Tokenization of a rendered chat that the engine tokenizes in parts.
 struct CutTokenization {
     parts: VecDeque<TextTokenization>,
@@ -235,12 +214,9 @@ impl ModelTokenizer for FileTokenizer {
             Prompt::Text(text) => {
                 let is_replaced = engine.is_some_and(|engine| self.coded_prompts.has_sentence_pieces_of(engine));
                 if is_replaced && tokenizer.has_added_token(&text) {
-                    return Err(PrepareError::Unsupported(
-                        "the engine tokenizes special tokens that a text spells out as text, by a SentencePiece vocabulary; \
-                         send token_ids"
-                            .to_owned(),
-                    )
-                    .into());
+                    let why = "the engine tokenizes special tokens that a text spells out as text, by a SentencePiece \
+                               vocabulary; send token_ids";
+                    return Err(TokenizeError::Unsupported(why.to_owned()));
                 }
                 return Ok(Tokenization::Sliced(Box::new(sliced(text, adds_special_tokens, kept))));
             }
@@ -269,8 +245,8 @@ impl ModelTokenizer for FileTokenizer {
             text.truncate(if is_unknown { 0 } else { bytes });
             let adds_special_tokens = !is_unknown && (adds_special_tokens || prepared.adds_special_tokens);
             let (tokenizer, pieces) = (Arc::clone(tokenizer), Arc::clone(pieces));
-            let beginning = placed(TextTokenization::of_beginning(tokenizer, pieces, text, adds_special_tokens))?;
-            return Ok(Tokenization::Sliced(Box::new(TokenizationBeforeMedia { beginning, kind })));
+            let beginning = TextTokenization::of_beginning(tokenizer, pieces, text, adds_special_tokens, kind);
+            return Ok(Tokenization::Sliced(Box::new(placed(beginning)?)));
         }
         if !cuts.is_empty() {
             let mut parts: VecDeque<_> = cuts.iter().rev().map(|cut| text.split_off(*cut)).collect();

@@ -31,19 +31,12 @@ struct Rule {
 /// Position in a text.
 #[derive(Debug, Default, Clone)]
 pub(super) struct ScanPosition {
-    /// End of the last match.
-    searched: usize,
+    /// End of the last match of a token.
+    pub(super) searched: usize,
     /// End of the last segment.
     taken: usize,
     /// A token that follows the last segment.
     token: Option<u32>,
-}
-
-impl ScanPosition {
-    /// End of the last match of a token.
-    pub(super) const fn searched(&self) -> usize {
-        self.searched
-    }
 }
 
 /// Special tokens at known places of a text. Text elsewhere that spells out a token stays text.

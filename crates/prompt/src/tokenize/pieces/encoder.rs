@@ -121,16 +121,9 @@ fn bytes(tokenizer: &Tokenizer) -> Option<Encoder> {
 
 /// A split whose matches and the text between them are words.
 fn isolating(part: &PreTokenizerWrapper) -> Option<&Split> {
-    match part {
-        PreTokenizerWrapper::Split(split)
-            if split.behavior == SplitDelimiterBehavior::Isolated
-                && !split.invert
-                && matches!(split.pattern, SplitPattern::Regex(_)) =>
-        {
-            Some(split)
-        }
-        _ => None,
-    }
+    let PreTokenizerWrapper::Split(split) = part else { return None };
+    let is_regex = matches!(split.pattern, SplitPattern::Regex(_));
+    (is_regex && split.behavior == SplitDelimiterBehavior::Isolated && !split.invert).then_some(split)
 }
 
 /// The letter that stands for each byte, as in GPT-2: printable Latin-1 stands for itself, other bytes are counted from 256.

@@ -132,6 +132,8 @@ pub(in crate::tokenize) struct TextTokenization {
     text: String,
     /// For a text that is the beginning of an unknown one: the end of the bytes in which every added token is known.
     known: Option<usize>,
+    /// The type of the content part that follows such a beginning.
+    media: Option<&'static str>,
     adds_special_tokens: bool,
     kept: Option<Truncation>,
     position: ScanPosition,
@@ -157,6 +159,7 @@ impl TextTokenization {
             cache,
             text,
             known: None,
+            media: None,
             adds_special_tokens,
             kept,
             position: ScanPosition::default(),
@@ -167,15 +170,18 @@ impl TextTokenization {
         }
     }
 
-    /// Tokenization of the beginning of a text: the ids that do not depend on the rest.
+    /// Tokenization of the beginning of a text, which ends before a content part of the type `media`: the ids that do not depend on
+    /// the rest.
     pub(in crate::tokenize) fn of_beginning(
         tokenizer: Arc<PieceTokenizer>,
         cache: Arc<PieceCache>,
         beginning: String,
         adds_special_tokens: bool,
+        media: &'static str,
     ) -> Self {
         let known = beginning.len() - tokenizer.unfinished_bytes(&beginning);
-        Self { known: Some(known), ..Self::new(tokenizer, cache, beginning, adds_special_tokens, None) }
+        let whole = Self::new(tokenizer, cache, beginning, adds_special_tokens, None);
+        Self { known: Some(known), media: Some(media), ..whole }
     }
 
     /// Limits special tokens to these places of the text, in order. An empty place separates two texts.
@@ -225,7 +231,7 @@ impl SlicedTokenization for TextTokenization {
                 None => way.added_tokens.next(&self.text, &mut self.position),
             };
             match segment {
-                Some(Segment::Token(_)) if self.known.is_some_and(|known| self.position.searched() > known) => {
+                Some(Segment::Token(_)) if self.known.is_some_and(|known| self.position.searched > known) => {
                     return Ok(Some(frame.before(&self.ids)));
                 }
                 Some(Segment::Token(id)) => {
@@ -242,6 +248,10 @@ impl SlicedTokenization for TextTokenization {
 
     fn is_before_uncut_piece(&self) -> bool {
         self.is_before_uncut_piece
+    }
+
+    fn media(&self) -> Option<&'static str> {
+        self.media
     }
 }
 

@@ -6,8 +6,6 @@ use chat_template::{ChatError, ChatRequest, Continuation, Json, check_rendered};
 use flash_indexer_proto::tokenization::{ChatMessage, ContentPart, ImageUrl, RenderChatCompletionRequest};
 use serde::Deserialize;
 
-const DOCUMENTS: &str = "documents";
-
 /// A chat message, split into the fields that the service has and the others.
 #[derive(Deserialize)]
 struct Message {
@@ -49,7 +47,8 @@ pub(super) fn to_message(model: &str, request: &ChatRequest) -> Result<RenderCha
         Continuation::Nothing => false,
         Continuation::Content => true,
         Continuation::Field(field) => {
-            return refuse(&format!("the tokenizer service continues the content of a message, not its {field:?}"));
+            let why = format!("the tokenizer service continues the content of a message, not its {field:?}");
+            return Err(ChatError::Request(why));
         }
     };
     let kwargs = request.chat_template_kwargs.iter();
@@ -71,16 +70,15 @@ pub(super) fn to_message(model: &str, request: &ChatRequest) -> Result<RenderCha
 
 /// The template variables of the request as JSON, with its documents unless a variable has that name.
 fn template_kwargs(request: &ChatRequest) -> Result<Option<String>, ChatError> {
-    let mut variables: BTreeMap<String, Json> = match &request.chat_template_kwargs {
+    let variables: BTreeMap<String, Json> = match &request.chat_template_kwargs {
         Some(kwargs) if !kwargs.is_null() => read(kwargs, "chat_template_kwargs")?,
         _ => BTreeMap::new(),
     };
-    let mut texts: BTreeMap<String, String> =
-        std::mem::take(&mut variables).into_iter().map(|(name, value)| (name, value.to_text())).collect();
+    let mut texts = texts(&variables);
     if let Some(documents) = &request.documents {
-        texts.entry(DOCUMENTS.to_owned()).or_insert_with(|| list(documents));
+        texts.entry("documents").or_insert_with(|| list(documents));
     }
-    Ok((!texts.is_empty()).then(|| object(&texts)))
+    Ok(object(&texts))
 }
 
 fn chat_message(message: &Json) -> Result<ChatMessage, ChatError> {
@@ -90,7 +88,7 @@ fn chat_message(message: &Json) -> Result<ChatMessage, ChatError> {
         Some(Content::Text(text)) => (Some(text), Vec::new()),
         Some(Content::Parts(parts)) => (None, parts.into_iter().map(content_part).collect()),
     };
-    Ok(ChatMessage { role, content, content_parts, other_json: other_json(&other) })
+    Ok(ChatMessage { role, content, content_parts, other_json: object(&texts(&other)) })
 }
 
 fn content_part(part: Part) -> ContentPart {
@@ -98,13 +96,13 @@ fn content_part(part: Part) -> ContentPart {
         r#type: part.kind,
         text: part.text,
         image_url: part.image_url.map(|image| ImageUrl { url: image.url }),
-        other_json: other_json(&part.other),
+        other_json: object(&texts(&part.other)),
     }
 }
 
-fn other_json(other: &BTreeMap<String, Json>) -> Option<String> {
-    let texts: BTreeMap<String, String> = other.iter().map(|(name, value)| (name.clone(), value.to_text())).collect();
-    (!texts.is_empty()).then(|| object(&texts))
+/// The JSON texts of values, by their names.
+fn texts(values: &BTreeMap<String, Json>) -> BTreeMap<&str, String> {
+    values.iter().map(|(name, value)| (name.as_str(), value.to_text())).collect()
 }
 
 /// Deserializes a value. Parts of type [`Json`] keep the order of their keys.
@@ -118,12 +116,8 @@ fn list(values: &[Json]) -> String {
     format!("[{}]", texts.join(","))
 }
 
-fn object(values: &BTreeMap<String, String>) -> String {
-    let pairs: Vec<String> =
-        values.iter().map(|(name, value)| format!("{}:{value}", serde_json::json!(name))).collect();
-    format!("{{{}}}", pairs.join(","))
-}
-
-fn refuse<T>(why: &str) -> Result<T, ChatError> {
-    Err(ChatError::Request(why.to_owned()))
+/// The object with these JSON texts. `None` if there are none.
+fn object(texts: &BTreeMap<&str, String>) -> Option<String> {
+    let pairs: Vec<String> = texts.iter().map(|(name, text)| format!("{}:{text}", serde_json::json!(name))).collect();
+    (!pairs.is_empty()).then(|| format!("{{{}}}", pairs.join(",")))
 }

@@ -94,13 +94,7 @@ impl Connection {
             }
             first => first,
         };
-        match result {
-            Ok(answer) => {
-                *self.pause.lock() = None;
-                Ok(answer)
-            }
-            Err(failure) => Err(self.explain(failure)),
-        }
+        result.inspect(|_| *self.pause.lock() = None).map_err(|failure| self.explain(failure))
     }
 
     fn try_call<M, A, F>(
@@ -122,11 +116,7 @@ impl Connection {
             }
         }
         let answer = runtime.block_on(async { timeout(left, method(self.client.clone(), request)).await });
-        match answer {
-            Ok(Ok(answer)) => Ok(answer.into_inner()),
-            Ok(Err(status)) => Err(status.into()),
-            Err(_) => Err(Failure::TimedOut),
-        }
+        Ok(answer.map_err(|_| Failure::TimedOut)??.into_inner())
     }
 
     /// Whether the last attempt found the service unreachable. An error during the back-off.

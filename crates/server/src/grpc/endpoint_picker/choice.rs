@@ -22,8 +22,8 @@ const TOKENIZE_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Picks instances for the requests of gateways.
 pub(in crate::grpc) struct Picker {
-    api: Arc<Api>,
-    options: EndpointPickerOptions,
+    pub(super) api: Arc<Api>,
+    pub(super) options: EndpointPickerOptions,
     /// Part of the names of its requests that no client can guess.
     secret: u64,
     requests: AtomicU64,
@@ -94,30 +94,16 @@ impl Picker {
         Self { api, options, secret, requests: AtomicU64::new(0) }
     }
 
-    pub(super) fn api(&self) -> &Api {
-        &self.api
-    }
-
-    pub(super) fn tenant_id(&self) -> &str {
-        &self.options.tenant_id
-    }
-
     /// Chooses an instance: by the prompt, or the one of least load if the prompt is not known.
     pub(super) async fn choose(self: Arc<Self>, input: PickInput) -> Result<PickedInstance, Refusal> {
-        let (is_large, client) = match &input.body {
-            Ok((_, body)) => (body.len() > LARGE_BYTES, input.client.1),
-            Err(_) => (false, None),
-        };
+        let is_large = input.body.as_ref().is_ok_and(|(_, body)| body.len() > LARGE_BYTES);
         if !is_large || LargeRequests::is_current_thread() {
             return self.choose_here(input).await;
         }
-        let retry = PickInput {
-            body: Err(PickOutcome::Failed),
-            subset: input.subset.clone(),
-            client: (Arc::clone(&input.client.0), client),
-        };
-        let client = self.api.body_budget.body(client).client();
-        match self.api.large_requests.run(client, Arc::clone(&self).choose_here(input)).await {
+        let (body, subset, client) = (Err(PickOutcome::Failed), input.subset.clone(), input.client.clone());
+        let retry = PickInput { body, subset, client };
+        let client = self.api.bodies.budget.body(retry.client.1).client();
+        match self.api.bodies.large_requests.run(client, Arc::clone(&self).choose_here(input)).await {
             Ok(chosen) => chosen,
             Err(error) => {
                 debug!(%error, "failed to score a request; picking the instance of least load");
@@ -166,7 +152,7 @@ impl Picker {
         let (endpoint, body) = body?;
         let base_model = self.base_model();
         let caller = Caller { api: Arc::clone(&self.api), grant: Arc::clone(grant), client: *client };
-        let prompt = tokenize_openai((endpoint, &body), self.tenant_id(), base_model.as_ref(), &caller);
+        let prompt = tokenize_openai((endpoint, &body), &self.options.tenant_id, base_model.as_ref(), &caller);
         match tokio::time::timeout(TOKENIZE_DEADLINE, prompt).await {
             Ok(prompt) => prompt.map_err(|error| failure(&self.api, &error)),
             Err(_) => Err(PickOutcome::Failed),
@@ -175,7 +161,7 @@ impl Picker {
 
     /// The model of requests that name none: the only one of the tenant, or else the configured one, if it is registered.
     fn base_model(&self) -> Option<ModelKey> {
-        let models = self.api.indexer.models_of_tenant(self.tenant_id());
+        let models = self.api.indexer.models_of_tenant(&self.options.tenant_id);
         match &models[..] {
             [only] => Some(only.clone()),
             _ => models.into_iter().find(|key| key.model_name == self.options.model_name),
@@ -190,7 +176,7 @@ impl Picker {
     ) -> Result<PickedInstance, Refusal> {
         let models = match known.or_else(|| self.base_model()) {
             Some(model) => vec![model],
-            None => self.api.indexer.models_of_tenant(self.tenant_id()),
+            None => self.api.indexer.models_of_tenant(&self.options.tenant_id),
         };
         let weights = CostWeights { requests: 1.0, ..CostWeights::default() };
         let nothing = TokenPrompt { tokens: &[], lora_name: None, cache_salt: None };
@@ -260,11 +246,11 @@ impl Picker {
 
 /// Counts and logs why a request is not scored.
 fn failure(api: &Api, error: &ApiError) -> PickOutcome {
-    debug!(error = error.message(), "failed to score a request; picking the instance of least load");
-    if let Some(limit) = error.limit() {
+    debug!(error = error.message, "failed to score a request; picking the instance of least load");
+    if let Some(limit) = error.limit {
         api.indexer.metrics().limit_reached(limit);
     }
-    match error.status().as_u16() {
+    match error.status.as_u16() {
         400 | 422 => PickOutcome::InvalidBody,
         404 => PickOutcome::UnknownModel,
         _ => PickOutcome::Failed,

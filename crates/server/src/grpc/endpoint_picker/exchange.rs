@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -17,18 +17,19 @@ use flash_indexer_access::Grant;
 use flash_indexer_admission::{BodyBytes, READ_DEADLINE};
 use flash_indexer_proto::ext_proc::processing_mode::{BodySendMode, HeaderSendMode};
 use flash_indexer_proto::ext_proc::processing_request::Request;
+use flash_indexer_proto::ext_proc::processing_response::Response;
 use flash_indexer_proto::ext_proc::{
-    CommonResponse, HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest, ProcessingResponse,
+    CommonResponse, HttpBody, HttpHeaders, ProcessingMode, ProcessingRequest, ProcessingResponse, TrailersResponse,
 };
 use flash_indexer_telemetry::metrics::{Limit, PickOutcome};
 use flash_indexer_traces::TraceParent;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::choice::{InFlight, PickInput, PickedInstance, Picker, Refusal};
+use super::choice::{InFlight, PickInput, PickedInstance, Picker};
 use super::messages::{
-    Subset, chunk, destination_metadata, header, plain, refusal, request_body, request_headers, request_trailers,
-    response_body, response_headers, response_trailers, with_destination,
+    Subset, chunk, destination_metadata, header, plain, refusal, request_body, request_headers, response_body,
+    response_headers, with_destination,
 };
 use super::{NextResponse, Requests};
 use crate::http::OpenAiEndpoint;
@@ -132,20 +133,16 @@ impl Exchange {
     }
 
     fn next_response(&mut self) -> Option<ProcessingResponse> {
-        match self.responses.front_mut()? {
-            PendingResponse::Message(_) => {}
-            PendingResponse::Body { rest, ends, .. } => {
-                let part = rest.split_to(rest.len().min(CHUNK_BYTES)).to_vec();
-                let (is_last, is_end) = (rest.is_empty(), rest.is_empty() && *ends);
-                if is_last {
-                    self.responses.pop_front();
-                }
-                return Some(plain(request_body(chunk(part, is_end))));
-            }
-        }
         match self.responses.pop_front()? {
             PendingResponse::Message(message) => Some(*message),
-            PendingResponse::Body { .. } => unreachable!("it is a message"),
+            PendingResponse::Body { mut rest, ends, _reserved } => {
+                let part = rest.split_to(rest.len().min(CHUNK_BYTES)).to_vec();
+                let is_last = rest.is_empty();
+                if !is_last {
+                    self.responses.push_front(PendingResponse::Body { rest, ends, _reserved });
+                }
+                Some(plain(request_body(chunk(part, is_last && ends))))
+            }
         }
     }
 
@@ -176,13 +173,13 @@ impl Exchange {
             Some(Request::RequestBody(body)) => self.process_body(body).await,
             Some(Request::RequestTrailers(_)) => {
                 self.end_collected_body(false).await;
-                self.send(plain(request_trailers()));
+                self.send(plain(Response::RequestTrailers(TrailersResponse::default())));
             }
             Some(Request::ResponseHeaders(headers)) => self.process_response_headers(headers.end_of_stream),
             Some(Request::ResponseBody(body)) => self.process_response_body(body),
             Some(Request::ResponseTrailers(_)) => {
                 self.in_flight = None;
-                self.send(plain(response_trailers()));
+                self.send(plain(Response::ResponseTrailers(TrailersResponse::default())));
             }
             None => {}
         }
@@ -190,7 +187,7 @@ impl Exchange {
 
     async fn process_headers(&mut self, headers: &HttpHeaders) {
         self.endpoint = header(headers.headers.as_ref(), ":path").and_then(OpenAiEndpoint::of);
-        if self.picker.api().tracer.is_some() {
+        if self.picker.api.tracer.is_some() {
             let of_client = TraceParent::read(|name| header(headers.headers.as_ref(), name).into_iter());
             self.trace_parent = std::mem::take(&mut self.trace_parent).or(of_client);
         }
@@ -203,7 +200,7 @@ impl Exchange {
                 self.answer_headers(Err(PickOutcome::NoPrompt), None).await;
             }
             BodySendMode::FullDuplexStreamed => {
-                let reserved = self.picker.api().body_budget.body(self.client.1);
+                let reserved = self.picker.api.bodies.budget.body(self.client.1);
                 let deadline = Instant::now() + READ_DEADLINE;
                 self.body = RequestBody::Collected(BodyState { received: Vec::new(), reserved, deadline });
             }
@@ -237,23 +234,22 @@ impl Exchange {
                 }
                 let body = match self.endpoint {
                     None => Err(PickOutcome::NoPrompt),
-                    Some(_) if body.len() > self.picker.api().body_bytes_max => {
-                        self.picker.api().indexer.metrics().limit_reached(Limit::BodyBytes);
+                    Some(_) if body.len() > self.picker.api.bodies.bytes_max => {
+                        self.picker.api.indexer.metrics().limit_reached(Limit::BodyBytes);
                         Err(PickOutcome::TooLarge)
                     }
                     Some(endpoint) => Ok((endpoint, Bytes::from(body))),
                 };
-                if let Some(PickedInstance { address, in_flight }) = self.choose(body).await {
-                    self.in_flight = Some(in_flight);
+                if let Some(address) = self.choose(body).await {
                     let mut response = plain(request_body(with_destination(address)));
                     response.dynamic_metadata = Some(destination_metadata(address));
                     self.send(response);
                 }
             }
             RequestBody::Collected(collected) => {
-                let is_too_large = collected.received.len() + body.len() > self.picker.api().body_bytes_max;
+                let is_too_large = collected.received.len() + body.len() > self.picker.api.bodies.bytes_max;
                 if is_too_large {
-                    self.picker.api().indexer.metrics().limit_reached(Limit::BodyBytes);
+                    self.picker.api.indexer.metrics().limit_reached(Limit::BodyBytes);
                 }
                 if is_too_large || collected.reserved.add(body.len()).is_err() {
                     self.pass_on(PickOutcome::TooLarge).await;
@@ -298,21 +294,20 @@ impl Exchange {
         body: Result<(OpenAiEndpoint, Bytes), PickOutcome>,
         mode_override: Option<ProcessingMode>,
     ) {
-        if let Some(PickedInstance { address, in_flight }) = self.choose(body).await {
-            self.in_flight = Some(in_flight);
+        if let Some(address) = self.choose(body).await {
             let response = plain(request_headers(with_destination(address)));
             let dynamic_metadata = Some(destination_metadata(address));
             self.send(ProcessingResponse { dynamic_metadata, mode_override, ..response });
         }
     }
 
-    /// The instance for the request. Without one, the client is answered, and the exchange ends.
-    async fn choose(&mut self, body: Result<(OpenAiEndpoint, Bytes), PickOutcome>) -> Option<PickedInstance> {
+    /// The address of the instance for the request. Without one, the client is answered, and the exchange ends.
+    async fn choose(&mut self, body: Result<(OpenAiEndpoint, Bytes), PickOutcome>) -> Option<SocketAddr> {
         // The body replaces an earlier choice, which must not count as load.
         self.in_flight = None;
         let input = PickInput { body, subset: self.subset.clone(), client: self.client.clone() };
-        let tracer = self.picker.api().tracer.as_ref();
-        let traced = tracer.and_then(|tracer| tracer.rpc(&self.trace_parent, METHOD));
+        let tracer = self.picker.api.tracer.as_ref();
+        let traced = tracer.and_then(|tracer| tracer.rpc(&self.trace_parent, METHOD, None));
         let choice = Arc::clone(&self.picker).choose(input);
         let chosen = match &traced {
             None => choice.await,
@@ -323,18 +318,17 @@ impl Exchange {
             finish_rpc(&traced, Code::Ok);
         }
         match chosen {
-            Ok(chosen) => Some(chosen),
+            Ok(PickedInstance { address, in_flight }) => {
+                self.in_flight = Some(in_flight);
+                Some(address)
+            }
             Err(refused) => {
-                self.refuse(refused);
+                let (code, message) = refused.answer();
+                self.send(plain(refusal(code, message)));
+                self.has_ended = true;
                 None
             }
         }
-    }
-
-    fn refuse(&mut self, refused: Refusal) {
-        let (code, message) = refused.answer();
-        self.send(plain(refusal(code, message)));
-        self.has_ended = true;
     }
 
     fn process_response_headers(&mut self, is_end: bool) {

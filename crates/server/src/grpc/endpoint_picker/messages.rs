@@ -8,7 +8,6 @@ use flash_indexer_proto::ext_proc::processing_response::Response;
 use flash_indexer_proto::ext_proc::{
     BodyMutation, BodyResponse, CommonResponse, HeaderMap, HeaderMutation, HeaderValue, HeaderValueOption,
     HeadersResponse, HttpStatus, ImmediateResponse, Metadata, ProcessingResponse, StreamedBodyResponse,
-    TrailersResponse,
 };
 use flash_indexer_proto::google::value::Kind;
 use flash_indexer_proto::google::{Struct, Value};
@@ -31,10 +30,7 @@ impl Subset {
         let value = metadata.filter_metadata.get(SUBSET_NAMESPACE)?.fields.get(SUBSET)?;
         let texts: Vec<&str> = match value.kind.as_ref()? {
             Kind::StringValue(text) => vec![text],
-            Kind::ListValue(list) => {
-                let text = |value: &'_ Value| matches!(value.kind, Some(Kind::StringValue(_)));
-                list.values.iter().filter(|value| text(value)).map(text_of).collect()
-            }
+            Kind::ListValue(list) => list.values.iter().filter_map(text_of).collect(),
             _ => return None,
         };
         let addresses = texts.into_iter().flat_map(|text| text.split(',')).map(str::trim);
@@ -51,10 +47,10 @@ impl Subset {
     }
 }
 
-fn text_of(value: &Value) -> &str {
+fn text_of(value: &Value) -> Option<&str> {
     match &value.kind {
-        Some(Kind::StringValue(text)) => text,
-        _ => "",
+        Some(Kind::StringValue(text)) => Some(text),
+        _ => None,
     }
 }
 
@@ -102,14 +98,6 @@ pub(super) fn request_body(response: CommonResponse) -> Response {
 
 pub(super) fn response_body(response: CommonResponse) -> Response {
     Response::ResponseBody(BodyResponse { response: Some(response) })
-}
-
-pub(super) fn request_trailers() -> Response {
-    Response::RequestTrailers(TrailersResponse::default())
-}
-
-pub(super) fn response_trailers() -> Response {
-    Response::ResponseTrailers(TrailersResponse::default())
 }
 
 /// A chunk of a body in the mode `FULL_DUPLEX_STREAMED`.

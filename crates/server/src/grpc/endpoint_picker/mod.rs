@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 pub(super) use self::choice::Picker;
 use self::exchange::Exchange;
 use super::answers::Requests;
-use super::status::{RpcError, authorization, finished};
+use super::status::{InFlightRequest, RpcError, authorization};
 use crate::access::Permission;
 use crate::traced::trace_parent;
 
@@ -45,9 +45,7 @@ pub struct EndpointPickerOptions {
 }
 
 /// Service of the endpoint picker.
-pub(super) struct EndpointPicker {
-    pub(super) picker: Arc<Picker>,
-}
+pub(super) struct EndpointPicker(pub(super) Arc<Picker>);
 
 #[tonic::async_trait]
 impl ExternalProcessor for EndpointPicker {
@@ -55,16 +53,17 @@ impl ExternalProcessor for EndpointPicker {
 
     async fn process(&self, request: Request<Streaming<ProcessingRequest>>) -> Result<Response<Exchanges>, Status> {
         let client = request.extensions().get::<ConnectionHandle>().map(ConnectionHandle::client);
-        let api = self.picker.api();
-        let (metadata, requests) = Requests::of(request, messages_bytes_max(api.body_bytes_max));
+        let api = &self.0.api;
+        let (metadata, requests) = Requests::of(request, messages_bytes_max(api.bodies.bytes_max));
         let admitted = api.access.admit(authorization(&metadata), Permission::Tenant(Scope::Query));
         let grant = admitted.map_err(RpcError::from).and_then(|grant| {
-            grant.check_tenant(self.picker.tenant_id())?;
+            grant.check_tenant(&self.0.options.tenant_id)?;
             Ok(grant)
         });
-        let grant = finished(&api.indexer, "Process", grant)?;
+        // Only a failure of the entire stream is an answer.
+        let grant = InFlightRequest::begin(&api.indexer, "Process").finish(grant)?.into_inner();
         let parent = api.tracer.as_ref().map(|_| trace_parent(metadata.as_ref())).unwrap_or_default();
-        let exchange = Exchange::new(requests, Arc::clone(&self.picker), (grant, client), parent);
+        let exchange = Exchange::new(requests, Arc::clone(&self.0), (grant, client), parent);
         Ok(Response::new(Exchanges { state: State::Idle(Box::new(exchange)) }))
     }
 }
