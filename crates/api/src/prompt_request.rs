@@ -21,7 +21,7 @@ pub trait PromptRequest: DeserializeOwned {
 
 /// Number of a prompt: a token or a local hash.
 pub trait PromptNumber: LittleEndian {
-    /// Name of a list of them in JSON.
+    /// Name of the JSON field with the list of these numbers.
     const LIST: &str;
 
     /// Parses a JSON body.

@@ -20,7 +20,7 @@ use super::stream::WatchedStream;
 /// Longest time from the acceptance of a connection to the end of its TLS handshake.
 pub(crate) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// A stream of either kind. Both kinds write several slices at once.
+/// Byte stream of a connection: plain or TLS. Both kinds write several slices at once.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
 
 impl ByteStream for WatchedStream {}

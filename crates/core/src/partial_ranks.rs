@@ -1,51 +1,67 @@
 //! Ranks whose engines hold entries that an index does not have.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use arc_swap::ArcSwap;
+use parking_lot::RwLock;
 use rustc_hash::FxHashSet;
 
 use crate::{WorkerId, WorkerRank};
 
 /// Ranks with entries that were left out, evicted or refused since their caches were last empty. Their matches can be too
-/// short. Reads take no lock; a change copies the set.
+/// short.
+///
+/// A change takes constant time, unless a reader still has the set: then it copies the set once.
 #[derive(Debug, Default)]
-pub(crate) struct PartialRanks(ArcSwap<FxHashSet<WorkerRank>>);
+pub(crate) struct PartialRanks {
+    ranks: RwLock<Arc<FxHashSet<WorkerRank>>>,
+    /// Number of ranks. Queries load it first, because nearly always there is none.
+    count: AtomicUsize,
+}
 
 impl PartialRanks {
     pub(crate) fn load(&self) -> Arc<FxHashSet<WorkerRank>> {
-        self.0.load_full()
+        Arc::clone(&self.ranks.read())
     }
 
-    /// The ranks; none if there are none, which is nearly always so.
+    /// The ranks; none if there are none.
     pub(crate) fn load_any(&self) -> Option<Arc<FxHashSet<WorkerRank>>> {
-        let ranks = self.0.load();
-        (!ranks.is_empty()).then(|| Arc::clone(&ranks))
+        (!self.is_empty()).then(|| self.load())
     }
 
     pub(crate) fn insert(&self, rank: WorkerRank) {
-        if !self.0.load().contains(&rank) {
-            self.change(|ranks| ranks.extend([rank]));
+        if !self.contains(rank) {
+            self.change(|ranks| {
+                ranks.insert(rank);
+            });
         }
     }
 
     pub(crate) fn remove(&self, rank: WorkerRank) {
-        if self.0.load().contains(&rank) {
-            self.change(|ranks| ranks.retain(|partial| *partial != rank));
+        if self.contains(rank) {
+            self.change(|ranks| {
+                ranks.remove(&rank);
+            });
         }
     }
 
     pub(crate) fn remove_worker(&self, worker: WorkerId) {
-        if self.0.load().iter().any(|rank| rank.worker == worker) {
+        if !self.is_empty() {
             self.change(|ranks| ranks.retain(|rank| rank.worker != worker));
         }
     }
 
-    fn change(&self, change: impl Fn(&mut FxHashSet<WorkerRank>)) {
-        self.0.rcu(|ranks| {
-            let mut ranks = FxHashSet::clone(ranks);
-            change(&mut ranks);
-            ranks
-        });
+    fn contains(&self, rank: WorkerRank) -> bool {
+        !self.is_empty() && self.ranks.read().contains(&rank)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Acquire) == 0
+    }
+
+    fn change(&self, change: impl FnOnce(&mut FxHashSet<WorkerRank>)) {
+        let mut ranks = self.ranks.write();
+        change(Arc::make_mut(&mut ranks));
+        self.count.store(ranks.len(), Ordering::Release);
     }
 }

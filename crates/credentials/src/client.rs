@@ -12,7 +12,7 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 use ureq::typestate::AgentScope;
 
 use crate::bearer_token::BearerToken;
-use crate::files::{Authorities, CredentialsError, KeyPair, KeyPairFiles, read_text, role};
+use crate::files::{Authorities, CredentialsError, FileRole, KeyPair, KeyPairFiles, read_text};
 
 /// Files with the credentials of a client.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl ClientCredentials {
     pub fn load(files: &ClientFiles) -> Result<Self, CredentialsError> {
         let token = files.token.as_deref().map(|path| {
             let token = read_text(path).and_then(|text| Ok(text.parse::<BearerToken>()?));
-            token.map_err(|cause| cause.of(role::TOKEN, path))
+            token.map_err(|cause| cause.of(FileRole::Token, path))
         });
         let authorities = files.ca.as_deref().map(Authorities::read).transpose()?;
         let pair = files.pair.as_ref().map(KeyPair::read).transpose()?;

@@ -1,5 +1,6 @@
 //! Files with certificates and keys, in PEM.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,17 +21,29 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 #[error("failed to load the {role} {}: {cause}", .path.display())]
 pub struct CredentialsError {
-    role: &'static str,
+    role: FileRole,
     path: PathBuf,
     cause: FileCause,
 }
 
-/// Names of files in errors.
-pub(crate) mod role {
-    pub(crate) const CERTIFICATE: &str = "certificate";
-    pub(crate) const KEY: &str = "private key";
-    pub(crate) const AUTHORITIES: &str = "certificate authorities";
-    pub(crate) const TOKEN: &str = "bearer token";
+/// Content of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FileRole {
+    Certificate,
+    Key,
+    Authorities,
+    Token,
+}
+
+impl fmt::Display for FileRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Certificate => "certificate",
+            Self::Key => "private key",
+            Self::Authorities => "certificate authorities",
+            Self::Token => "bearer token",
+        })
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +76,7 @@ impl From<ReadError> for FileCause {
 }
 
 impl FileCause {
-    pub(crate) fn of(self, role: &'static str, path: &Path) -> CredentialsError {
+    pub(crate) fn of(self, role: FileRole, path: &Path) -> CredentialsError {
         CredentialsError { role, path: path.to_owned(), cause: self }
     }
 }
@@ -90,8 +103,8 @@ impl KeyPair {
     /// Reads a pair, and checks that the key is the certificate's.
     pub(crate) fn read(files: &KeyPairFiles) -> Result<Self, CredentialsError> {
         let KeyPairFiles { certificate, key: key_file } = files;
-        let chain = read_certificates(certificate).map_err(|cause| cause.of(role::CERTIFICATE, certificate))?;
-        let of_key = |cause: FileCause| cause.of(role::KEY, key_file);
+        let chain = read_certificates(certificate).map_err(|cause| cause.of(FileRole::Certificate, certificate))?;
+        let of_key = |cause: FileCause| cause.of(FileRole::Key, key_file);
         let key_pem = regular_files::read(key_file, FILE_BYTES_MAX).map_err(|error| of_key(error.into()))?;
         let key = PrivateKeyDer::from_pem_slice(&key_pem).map_err(|error| match error {
             pem::Error::NoItemsFound => of_key(FileCause::NoKey),
@@ -111,7 +124,7 @@ impl Authorities {
     pub(crate) fn read(path: &Path) -> Result<Self, CredentialsError> {
         let authorities = read_certificates(path).map(Self);
         let checked = authorities.and_then(|authorities| authorities.roots().map(|_| authorities));
-        checked.map_err(|cause| cause.of(role::AUTHORITIES, path))
+        checked.map_err(|cause| cause.of(FileRole::Authorities, path))
     }
 
     /// The authorities as trust anchors.

@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
 
-use crate::files::{Authorities, CredentialsError, FileCause, KeyPair, KeyPairFiles, provider, role};
+use crate::files::{Authorities, CredentialsError, FileCause, FileRole, KeyPair, KeyPairFiles, provider};
 
 /// Files of a listener's TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,13 +116,13 @@ impl Contents {
                         .build()
                         .map_err(|error| FileCause::Authority(error.to_string()))
                 });
-                config.with_client_cert_verifier(verifier.map_err(|cause| cause.of(role::AUTHORITIES, path))?)
+                config.with_client_cert_verifier(verifier.map_err(|cause| cause.of(FileRole::Authorities, path))?)
             }
         };
         let KeyPair { chain, key, .. } = &self.pair;
         let config = config.with_single_cert(chain.clone(), key.clone_key()).map_err(|error| {
             let certificate = files.pair.certificate.clone();
-            FileCause::Pair { error, certificate }.of(role::KEY, &files.pair.key)
+            FileCause::Pair { error, certificate }.of(FileRole::Key, &files.pair.key)
         })?;
         let configs = ApplicationProtocol::ALL.map(|protocol| {
             let mut config = config.clone();

@@ -92,7 +92,8 @@ impl Runner {
             false if is_recovering => self.publish(),
             false => {
                 // Registrations may have changed meanwhile, so the version read before counts.
-                let is_reconciled = !self.reconcile() && !self.reconciler.has_deadlines();
+                let had_steps = self.reconcile();
+                let is_reconciled = !had_steps && !self.reconciler.has_deadlines();
                 self.reconciled_at = is_reconciled.then_some(registrations);
             }
         }

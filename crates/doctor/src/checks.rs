@@ -13,9 +13,11 @@ const CLOCK_LEAD_MAX_S: f64 = 1.0;
 /// Age of an arriving batch that is tolerated, in seconds; an older one was delayed, or clocks differ.
 const LAG_MAX_S: f64 = 5.0;
 
+type Check = fn(&Observation) -> Option<Outcome>;
+
 /// All checks of one stream, from the connection to the answers.
 pub(super) fn check_stream(observation: &Observation) -> Vec<Finding> {
-    let checks: [(_, fn(&Observation) -> Option<Outcome>); 11] = [
+    let checks: [(&str, Check); 11] = [
         ("connection", connection),
         ("endpoint", endpoint),
         ("sequence", sequence),

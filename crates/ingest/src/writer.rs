@@ -235,10 +235,9 @@ fn cost_of(change: &Change) -> usize {
     }
 }
 
-/// Reads a part of the index. Returns whether more is left. It changes no index, so a panic leaves the index valid and ends the
-/// reading.
-fn read_part(watch: &Watch, reading: &mut ReadInParts) -> bool {
-    watch.guarded(reading) == Some(ReadingProgress::More)
+/// Reads a part of the index. It changes no index, so a panic leaves the index valid and ends the reading.
+fn read_part(watch: &Watch, reading: &mut ReadInParts) -> ReadingProgress {
+    watch.guarded(reading).unwrap_or(ReadingProgress::Complete)
 }
 
 /// State of a writer thread.
@@ -312,7 +311,7 @@ impl Writer {
             Work::Read(mut reading) => {
                 watch.begin(None);
                 self.turn_blocks = READ_PART_BLOCKS;
-                if read_part(watch, &mut reading) {
+                if read_part(watch, &mut reading) == ReadingProgress::More {
                     self.queues.put_back(key, self.number, Work::Read(reading));
                 }
             }
@@ -328,7 +327,7 @@ impl Writer {
     /// change panics, the rest of the batch is dropped with the index.
     fn apply_part(&self, watch: &Watch, listener: &Arc<Listener>, batch: &mut ChangeBatch) -> (bool, usize) {
         if let Some(reading) = &mut batch.reading {
-            if read_part(watch, reading) {
+            if read_part(watch, reading) == ReadingProgress::More {
                 return (true, READ_PART_BLOCKS);
             }
             batch.reading = None;

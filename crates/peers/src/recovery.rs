@@ -222,7 +222,7 @@ impl Recovery {
                 }
             }
         }
-        // The listeners of paused streams.
+        // Waits for the listeners of paused streams to connect.
         wait_until(self.deadlines.connect, || self.indexer.unconnected(&self.held).is_empty());
         let dump = client.dump(url, None)?;
         self.restore(url.as_str(), dump, DumpTime::Now, pulled)

@@ -485,8 +485,12 @@ impl Steps for SocketSteps {
     /// Reads from each socket, then executes the commands.
     fn step(&mut self, _watch: &Arc<Watch>) -> Step {
         let mut links = self.links.lock();
-        let has_read = links.iter_mut().fold(false, |has_read, link| link.read(&self.decoders) || has_read);
-        let mut step = if has_read { Step::Worked } else { Step::Idle };
+        let mut step = Step::Idle;
+        for link in links.iter_mut() {
+            if link.read(&self.decoders) {
+                step = Step::Worked;
+            }
+        }
         while let Ok(command) = self.commands.try_recv() {
             step = Step::Worked;
             self.execute(&mut links, command);

@@ -336,7 +336,8 @@ impl LiveTable {
         self.since = Instant::now();
         let events = indexer.events_applied();
         let new_events = events - std::mem::replace(&mut self.events, events);
-        let queries = std::mem::take(&mut *queries.lock().unwrap_or_else(PoisonError::into_inner)).figures();
+        let taken = std::mem::take(&mut *queries.lock().unwrap_or_else(PoisonError::into_inner));
+        let queries = taken.figures();
         self.totals.push_back(indexer.query_totals());
         if self.totals.len() > SMOOTHED_ROWS + 1 {
             self.totals.pop_front();

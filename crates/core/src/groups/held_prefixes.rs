@@ -1,7 +1,5 @@
 //! Prefixes of a rank's sequence hashes, and the tiers in which its secondary groups hold them.
 
-use std::collections::hash_map::Entry;
-
 use smallvec::SmallVec;
 
 use super::TierMask;
@@ -36,16 +34,14 @@ impl HeldPrefixMap {
     /// Sets the tiers in which the groups hold a sequence hash of a prefix.
     pub(super) fn set(&mut self, SequencePrefix { prefix, sequence }: SequencePrefix, held: TierMask) {
         let is_held = held != TierMask::default();
-        match self.0.entry(prefix) {
-            Entry::Vacant(place) if is_held => {
-                place.insert(SmallVec::from_buf([(sequence, held)]));
-            }
-            Entry::Vacant(_) => {}
-            Entry::Occupied(mut blocks) => {
-                blocks.get_mut().retain(|(known, _)| *known != sequence);
-                blocks.get_mut().extend(is_held.then_some((sequence, held)));
-                if blocks.get().is_empty() {
-                    blocks.remove();
+        match self.0.get_mut(&prefix) {
+            None if is_held => drop(self.0.insert(prefix, SmallVec::from_buf([(sequence, held)]))),
+            None => {}
+            Some(blocks) => {
+                blocks.retain(|(known, _)| *known != sequence);
+                blocks.extend(is_held.then_some((sequence, held)));
+                if blocks.is_empty() {
+                    self.0.remove(&prefix);
                 }
             }
         }

@@ -219,7 +219,8 @@ fn buffer_for_bucket(
     report: &Mutex<PublisherReport>,
 ) {
     let room = UNWRITTEN_CHANGES_MAX.saturating_sub(others);
-    if bucket.outage.buffer(prefixes, room) {
+    let has_overflowed = bucket.outage.buffer(prefixes, room);
+    if has_overflowed {
         info!(
             bucket = bucket.bucket().0,
             "waiting changes of the shared store reached the limit; the bucket is rewritten later"

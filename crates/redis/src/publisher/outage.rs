@@ -57,7 +57,7 @@ impl Outage {
     }
 
     /// Buffers prefixes, unless the bucket is to be rewritten already. If more than `room` wait, they are discarded and
-    /// the bucket is rewritten; returns whether this was so.
+    /// the bucket is rewritten. Returns whether this call has discarded them.
     pub(super) fn buffer(&mut self, prefixes: impl IntoIterator<Item = (HolderId, Prefix)>, room: usize) -> bool {
         if self.needs_rewrite {
             return false;

@@ -112,7 +112,7 @@ pub(crate) struct Api {
 }
 
 impl Api {
-    /// State without discovery sources and a tracer, whose live figures have no sampler.
+    /// State without discovery sources or a tracer, whose live figures have no sampler.
     pub(crate) fn new(
         (indexer, access, bodies): (Arc<Indexer>, Arc<AccessControl>, BodyLimits),
         configured: BTreeSet<RankId>,

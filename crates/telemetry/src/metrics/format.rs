@@ -57,7 +57,7 @@ fn classic(metrics: &str) -> String {
     text
 }
 
-/// What OpenMetrics appends to the name of a metric of this type in its samples.
+/// The suffix that OpenMetrics appends to the name of a metric of this type in its samples.
 pub(super) fn sample_suffix(kind: &str) -> &'static str {
     match kind {
         "counter" => "_total",

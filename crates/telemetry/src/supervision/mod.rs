@@ -159,7 +159,7 @@ impl Supervisor {
         self.start_thread(Arc::new(Watch::new(kind, number, Box::new(|| 0), &self.metrics)), work)
     }
 
-    /// Starts a thread of the system, whose progress it reports to `watch`.
+    /// Starts a thread of the operating system that reports its progress to `watch`.
     fn start_thread(
         &self,
         watch: Arc<Watch>,

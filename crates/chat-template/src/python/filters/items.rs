@@ -161,7 +161,7 @@ pub(super) fn extreme(state: &mut State, arguments: &[Value], wanted: Ordering) 
     Ok(best.map_or(Value::UNDEFINED, |(_, item)| item))
 }
 
-/// The item, or its value at the path that an attribute is.
+/// The item, or its value at the path that `attribute` gives. If `folds`, a text is in lower case.
 pub(super) fn key(state: &mut State, item: &Value, attribute: Option<&Value>, folds: bool) -> Result<Value, Error> {
     let key = match given(attribute) {
         Some(attribute) => get_path(state, item, attribute)?,

@@ -46,11 +46,16 @@ impl ReferenceCounts {
 
     /// Changes the count of each block of a range.
     pub(super) fn change(&mut self, run: RunId, tier: Tier, range: Range<u16>, change: impl Fn(u32) -> u32) {
-        let before = self.by_run.get(&run).map(Vec::as_slice).unwrap_or_default();
+        let known = self.by_run.get_mut(&run);
+        let before = known.as_deref().map(Vec::as_slice).unwrap_or_default();
         let after = with_counts_changed(before, tier, range, change);
-        self.interval_bytes += bytes(&after);
-        let before = if after.is_empty() { self.by_run.remove(&run) } else { self.by_run.insert(run, after) };
-        self.interval_bytes -= before.as_ref().map_or(0, bytes);
+        self.interval_bytes = self.interval_bytes + bytes(&after) - known.as_deref().map_or(0, bytes);
+        match known {
+            // Not `insert`: it would grow a full table although the run is in it.
+            Some(known) if !after.is_empty() => *known = after,
+            _ if after.is_empty() => drop(self.by_run.remove(&run)),
+            _ => drop(self.by_run.insert(run, after)),
+        }
     }
 
     /// The parts of a range whose blocks have exactly one reference, in order.

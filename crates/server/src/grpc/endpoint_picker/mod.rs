@@ -60,7 +60,7 @@ impl ExternalProcessor for EndpointPicker {
             grant.check_tenant(&self.0.options.tenant_id)?;
             Ok(grant)
         });
-        // Only a failure of the entire stream is an answer.
+        // The call is counted when its stream begins: only a failure of the entire stream is answered at once.
         let grant = InFlightRequest::begin(&api.indexer, "Process").finish(grant)?.into_inner();
         let parent = api.tracer.as_ref().map(|_| trace_parent(metadata.as_ref())).unwrap_or_default();
         let exchange = Exchange::new(requests, Arc::clone(&self.0), (grant, client), parent);
