@@ -6,7 +6,7 @@
 //!
 //! | file in `tokenize/` | role |
 //! |---|---|
-//! | `pool.rs`, `queue.rs`, `job.rs` | [`TokenizerPool`](tokenize::TokenizerPool): worker threads and their queue |
+//! | `pool.rs`, `options.rs`, `queue.rs`, `job.rs` | [`TokenizerPool`](tokenize::TokenizerPool): worker threads and their queue |
 //! | `pieces/` | incremental tokenization: cuts of a text, and the cache of tokenized pieces |
 //! | `prompt.rs`, `truncation.rs` | input and output of tokenization; truncation from the left |
 //! | `models.rs` | cache of tokenizers and of missing models |

@@ -14,7 +14,7 @@ use super::counters::Counters;
 use super::error::{FailedSource, LoadError, TokenizeError, UnavailableModel};
 use super::job::panic_message;
 use super::limits::MODEL_NAME_BYTES_MAX;
-use super::pool::PoolOptions;
+use super::options::PoolOptions;
 use super::source::{ModelTokenizer, TokenizerSource};
 
 /// Maximum number of models that are cached as missing, in addition to the loaded ones.
