@@ -10,6 +10,7 @@ use super::comparison::{Conflict, as_child, match_length};
 use super::effort::{self, Effort};
 use super::matches::{Depths, Step};
 use super::published::Published;
+use super::published::atomics::{Acquire, fence};
 use super::published::holdings::Holder;
 use super::published::layout::{Info, RunId, RunPosition};
 use crate::LocalHash;
@@ -218,6 +219,13 @@ impl Branches {
         for &(holder, depth) in &self.found {
             depths.raise(holder, depth);
         }
+    }
+
+    /// Checks that no run of a branch has changed since it was read.
+    pub(super) fn check(&self, published: &Published) -> Result<(), Conflict> {
+        fence(Acquire);
+        let mut steps = self.runs.iter().map(|branch| branch.step);
+        if steps.all(|step| published.run(step.run).is_unchanged(step.version)) { Ok(()) } else { Err(Conflict) }
     }
 }
 

@@ -60,18 +60,15 @@ pub(super) fn find_depths(published: &Published, query: &[LocalHash], scratch: &
     if kind == PathKind::Branching {
         branches.follow(published, generation, query, path)?;
         branches.merge(published, depths);
+        branches.check(published)?;
     }
-    check(published, generation, path.iter().chain(branches.runs().iter().map(|branch| &branch.step)))
+    check(published, generation, path)
 }
 
-/// Checks that neither these runs nor the table of edges has changed since it was read.
-pub(super) fn check<'s>(
-    published: &Published,
-    generation: u32,
-    mut steps: impl Iterator<Item = &'s Step>,
-) -> Result<(), Conflict> {
+/// Checks that nothing on the path has changed since it was read.
+pub(super) fn check(published: &Published, generation: u32, path: &[Step]) -> Result<(), Conflict> {
     fence(Acquire);
-    let same = steps.all(|step| published.run(step.run).is_unchanged(step.version));
+    let same = path.iter().all(|step| published.run(step.run).is_unchanged(step.version));
     if same && published.edges.generation() == generation { Ok(()) } else { Err(Conflict) }
 }
 

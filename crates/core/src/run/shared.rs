@@ -29,6 +29,7 @@ thread_local! {
 
 impl RunIndex {
     /// Answers a query from its depths by holder. The answer of an abandoned index is empty.
+    #[inline]
     fn answer<T: Default>(&self, query: &[LocalHash], convert: impl Fn(&ResolvedRanks, &mut Scratch) -> T) -> T {
         SCRATCH.with_borrow_mut(|scratch| {
             let found = self.with_ranks(|published, resolved| {

@@ -54,7 +54,7 @@ fn from_deepest(
             collect_holders(published, &path[..at], step, (count, level), top);
         }
     }
-    check(published, generation, path.iter())?;
+    check(published, generation, path)?;
     Ok(kind)
 }
 
