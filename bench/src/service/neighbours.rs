@@ -1,6 +1,7 @@
 //! Waits of events while many instances of one model, or one engine, publish as fast as they can.
 //!
-//! One probe is an instance of the busy model, another probe of another model.
+//! One probe is an instance of the busy model, another probe of another model. The engines of a fleet take no time from the service's
+//! processors, so a second history is published at the lowest priority.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use flash_indexer_core::SequenceHash;
+use rustix::process::setpriority_process;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -24,7 +26,8 @@ const INSTANCES: usize = 7_000;
 const CONNECTIONS: usize = 8;
 /// Blocks of the event that each instance publishes again and again, as 64 blocks of 16 tokens.
 const EVENT_BLOCKS: usize = 64;
-const ROUNDS: usize = 4;
+/// Such events of each instance. The probes take some 300 waits meanwhile, so that a percentile is not the maximum.
+const ROUNDS: usize = 10;
 /// Instances that connect at once: the service limits the number of pending registrations.
 const CONNECTED_AT_ONCE: usize = 500;
 /// Single-block events of the flooding engine, and those of one batch.
@@ -37,12 +40,19 @@ const UNSENT_MAX: i32 = 1 << 20;
 
 const PHASES: [&str; 3] = [
     "nothing",
-    "7,000 instances store 256 blocks each, at once",
+    "7,000 instances store 640 blocks each, at once",
     "one instance stores 1,000,000 blocks, one in an event",
 ];
 
 /// The phase in which the client prepares messages, or checks that the service has applied all of them.
 const UNMEASURED: usize = PHASES.len();
+
+/// Nice value of the threads that publish.
+#[derive(Clone, Copy)]
+enum PublisherPriority {
+    Normal = 0,
+    Lowest = 19,
+}
 
 /// Waits in one phase, from the publication of an event until it is visible to queries.
 #[derive(Serialize, Deserialize)]
@@ -89,9 +99,17 @@ impl Pods {
     }
 }
 
-/// One line for each phase: medians over rounds, and the highest maximum.
+/// One line for each phase and priority: medians over rounds, and the highest maximum.
 pub(super) fn measure(path: &Path, rounds: usize) -> Result<Vec<NeighbourLine>> {
-    let taken = (0..rounds).map(|_| measure_round(path)).collect::<Result<Vec<_>>>()?;
+    let mut lines = measure_priority(path, rounds, PublisherPriority::Normal)?;
+    for line in measure_priority(path, rounds, PublisherPriority::Lowest)?.into_iter().skip(1) {
+        lines.push(NeighbourLine { phase: format!("{}; published at the lowest priority", line.phase), ..line });
+    }
+    Ok(lines)
+}
+
+fn measure_priority(path: &Path, rounds: usize, priority: PublisherPriority) -> Result<Vec<NeighbourLine>> {
+    let taken = (0..rounds).map(|_| measure_round(path, priority)).collect::<Result<Vec<_>>>()?;
     let lines = PHASES.iter().enumerate().map(|(at, phase)| {
         let of = |waits: fn(&NeighbourLine) -> Waits| median_waits(taken.iter().map(|lines| waits(&lines[at])));
         NeighbourLine {
@@ -104,29 +122,20 @@ pub(super) fn measure(path: &Path, rounds: usize) -> Result<Vec<NeighbourLine>> 
     Ok(lines.collect())
 }
 
-fn measure_round(path: &Path) -> Result<Vec<NeighbourLine>> {
+fn measure_round(path: &Path, priority: PublisherPriority) -> Result<Vec<NeighbourLine>> {
     eprintln!("service: events beside {INSTANCES} instances");
     let address = format!("tcp://127.0.0.1:{}", free_port()?);
     let program = Program::start_with(path, &["--listen-events", &address, "--pods-max", &INSTANCES.to_string()])?;
-    let mut pods = Pods::connect(&address)?;
-    let mut connection = program.connect()?;
-    for first in (0..INSTANCES).step_by(CONNECTED_AT_ONCE) {
-        let last = (first + CONNECTED_AT_ONCE).min(INSTANCES);
-        for pod in first..last {
-            pods.publish(pod, &chain(pod, 0))?;
-        }
-        wait(&mut connection, &pods, last)?;
-    }
     let (other, same) = (Probe::register(&program, OTHER_MODEL)?, Probe::register(&program, MODEL)?);
 
-    let (stop, phase) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (stop, phase) = (AtomicBool::new(false), AtomicUsize::new(UNMEASURED));
     let (other, same, seconds) = std::thread::scope(|scope| {
         let other = scope.spawn(|| other.publish_until(PHASES.len() + 1, &phase, &stop));
         let same = scope.spawn(|| same.publish_until(PHASES.len() + 1, &phase, &stop));
-        let history = play(&mut pods, &mut connection, &phase);
+        let history = scope.spawn(|| play(&address, &program, priority, &phase)).join();
         stop.store(true, Ordering::Relaxed);
         let panicked = |_| anyhow!("a thread of the client panicked");
-        anyhow::Ok((other.join().map_err(panicked)??, same.join().map_err(panicked)??, history?))
+        anyhow::Ok((other.join().map_err(panicked)??, same.join().map_err(panicked)??, history.map_err(panicked)??))
     })?;
     let lines = PHASES.iter().zip(seconds).zip(other).zip(same).map(|(((phase, seconds), other), same)| {
         ensure!(!other.is_empty() && !same.is_empty(), "nothing was measured while {phase}");
@@ -137,8 +146,19 @@ fn measure_round(path: &Path) -> Result<Vec<NeighbourLine>> {
 }
 
 /// The history of the busy model. Returns the duration of each phase, without the settling time.
-fn play(pods: &mut Pods, connection: &mut Connection, phase: &AtomicUsize) -> Result<Vec<f64>> {
+fn play(address: &str, program: &Program, priority: PublisherPriority, phase: &AtomicUsize) -> Result<Vec<f64>> {
     let set_phase = |number| phase.store(number, Ordering::Relaxed);
+    // Of this thread, and of the threads of libzmq that it starts.
+    setpriority_process(None, priority as i32)?;
+    let (pods, connection) = (&mut Pods::connect(address)?, &mut program.connect()?);
+    for first in (0..INSTANCES).step_by(CONNECTED_AT_ONCE) {
+        let last = (first + CONNECTED_AT_ONCE).min(INSTANCES);
+        for pod in first..last {
+            pods.publish(pod, &chain(pod, 0))?;
+        }
+        wait(connection, pods, last)?;
+    }
+    set_phase(0);
     std::thread::sleep(SETTLING);
     set_phase(UNMEASURED);
     let chains: Vec<_> =
