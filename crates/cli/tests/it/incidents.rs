@@ -112,8 +112,11 @@ impl Engine {
 
     /// A publisher that can replay every batch of the epoch.
     fn publisher(&self, options: PublisherOptions) -> Publisher {
-        let history = (0..).zip(self.batches.iter().cloned()).collect();
-        Publisher::bind(PublisherOptions { history, ..options }).expect("the ports are free")
+        let options = PublisherOptions { history: (0..).zip(self.batches.iter().cloned()).collect(), ..options };
+        // Another process of the machine may have taken a port of the engine for a connection meanwhile.
+        wait_for(&format!("engine {}: its ports are free", self.instance), PATIENCE, || {
+            Publisher::bind(options.clone()).ok()
+        })
     }
 }
 
