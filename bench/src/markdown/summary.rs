@@ -133,9 +133,9 @@ const NEIGHBOURS_BOUNDS: &str = "\
 Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances. The rest is the
 kernel's: the threads of client and service share two cores. `perf sched` (the service of commit 6e96bda3) shows how long a thread that
 could run waited for a processor while 7,000 instances stored: the bound socket's up to 12.9 ms, a decoder 9.8, the writer 9.7, the
-sockets of other engines 6.5, the threads of HTTP 5.9. An event passes all of them. The goal is 10 ms: with two cores it is met beside the
-flooding instance, and not while 7,000 instances store at once, nor with publishers that give way to the service. In six rounds of 1,280
-blocks an instance all but 5 of some 240 waits above 8 ms were among the first 145 of about 520 waits of a round: later, when the client
+sockets of other engines 6.5, the threads of HTTP 5.9. An event passes all of them. The goal is 10 ms: with two cores it is met for another
+model beside the flooding instance, and not while 7,000 instances store at once, nor with publishers that give way to the service. In six rounds of 1,280
+blocks an instance all but 5 of some 240 waits above 8 ms were among the first 145 of about 520 waits of a round: later, probably when the client
 has published everything and the service works through its queues, few events wait so long.
 
 With sixteen cores (one round, commit c5446dcf) an event of the other model waits 5.4 ms at p99 and 12.5 at most while 7,000 instances
@@ -150,7 +150,7 @@ rounds, alternating:
 | the same, with publishers of the lowest priority | 11.6, 11.0 | 8.0, 7.2; of 1 ms 7.5 |
 | one decoder instead of two (five rounds) | 16.1, 19.4 | 22.7, 15.2 |
 
-`serve` does not ask for time slices: Linux takes them since 6.12 only, and the call needs unsafe code, which is left to the index. Until commit
+`serve` does not ask for time slices: Linux takes them since 6.12 only, and the call needs unsafe code, which only the index has in `crates/`. Until commit
 93577653 this page had 13.9 ms for a history of 256 blocks an instance, in which a percentile was of a hundred waits.
 ";
 
