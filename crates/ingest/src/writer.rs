@@ -24,7 +24,7 @@ use super::listener::{Listener, MaintainedIndex};
 use super::resume_point::ReadInParts;
 use super::scoped_clear::{ClearPart, PART_BLOCKS_MAX, ScopedClear};
 use super::waiting_ranks::WaitingRanks;
-use flash_indexer_queues::{ClassedKey, QueueClass, QueuedWork, Queues, TakenEntry};
+use flash_indexer_queues::{ClassedKey, ProcessorTurn, ProcessorTurns, QueueClass, QueuedWork, Queues, TakenEntry};
 
 /// Changes after which a batch ends with the next message.
 const BATCH_CHANGES_MAX: usize = 4_096;
@@ -112,6 +112,7 @@ pub struct Writers {
     indexes_by_writer: Vec<MaintainedIndexes>,
     threads: Mutex<Vec<SupervisedThread>>,
     stopping: Arc<AtomicBool>,
+    processor_turns: Arc<ProcessorTurns>,
 }
 
 impl Writers {
@@ -125,6 +126,7 @@ impl Writers {
         let metrics = supervisor.metrics();
         let clock = supervisor.clock();
         let queues = Arc::new(Queues::new(count, usize::MAX, clock.clone()));
+        let processor_turns = Arc::new(ProcessorTurns::new(clock.clone()));
         let mut indexes_by_writer = Vec::new();
         let mut threads = Vec::new();
         for number in 0..count {
@@ -142,12 +144,18 @@ impl Writers {
                 uncounted_blocks: 0,
                 turn_blocks: 0,
                 wait: Duration::ZERO,
+                processor_turn: ProcessorTurn::new(Arc::clone(&processor_turns)),
             };
             let queued = Arc::clone(&queues);
             let queued = move || queued.entries(number);
             threads.push(supervisor.spawn_steps(ThreadKind::Writer, Some(number), queued, writer)?);
         }
-        Ok(Self { queues, indexes_by_writer, threads: Mutex::new(threads), stopping })
+        Ok(Self { queues, indexes_by_writer, threads: Mutex::new(threads), stopping, processor_turns })
+    }
+
+    /// Turns that the threads of ingestion take at the processors.
+    pub(super) const fn processor_turns(&self) -> &Arc<ProcessorTurns> {
+        &self.processor_turns
     }
 
     /// Number of writers.
@@ -207,7 +215,8 @@ impl Writers {
 
     fn push(&self, listener: &Listener, work: Work) {
         let key = WorkerQueue { class: listener.queue_class(), worker: listener.worker };
-        self.queues.push(&key, listener.model.writer(listener.worker), work, |_| {});
+        // The decoders' queues tell of backlogs.
+        let _ = self.queues.push(&key, listener.model.writer(listener.worker), work, |_| {});
     }
 
     /// Discards all changes from now on.
@@ -257,6 +266,7 @@ struct Writer {
     turn_blocks: usize,
     /// How long it waits for work before it runs maintenance.
     wait: Duration,
+    processor_turn: ProcessorTurn,
 }
 
 impl Steps for Writer {
@@ -267,6 +277,7 @@ impl Steps for Writer {
             TakenEntry::Work { key, work, .. } => {
                 self.wait = Duration::ZERO;
                 self.take_turn(watch, &key, work);
+                self.processor_turn.yield_if_over();
                 Step::Worked
             }
             TakenEntry::Stopped => Step::Ended,

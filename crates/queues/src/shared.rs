@@ -10,6 +10,9 @@ use parking_lot::{Condvar, Mutex};
 use crate::class::ClassedKey;
 use crate::fair::{FairQueues, QueuedWork};
 
+/// Entries of a consumer that are a backlog.
+const BACKLOG: usize = 8;
+
 /// [`FairQueues`] behind one lock, which is held for one entry at a time.
 pub struct Queues<K, T> {
     state: Mutex<State<K, T>>,
@@ -75,10 +78,14 @@ where
     }
 
     /// Queues work for a consumer. Never waits for a consumer. Calls `on_drop`, under the lock, for all work whose messages
-    /// are dropped.
-    pub fn push(&self, key: &K, consumer: usize, work: T, on_drop: impl FnMut(&T)) {
-        self.state.lock().queues.push(key, consumer, work, self.clock.now(), on_drop);
+    /// are dropped. Returns whether the queue was empty, beside a backlog of the consumer's other queues.
+    pub fn push(&self, key: &K, consumer: usize, work: T, on_drop: impl FnMut(&T)) -> bool {
+        let mut state = self.state.lock();
+        let is_beside_backlog = state.queues.entries(consumer) >= BACKLOG && state.queues.queued_since(key).is_none();
+        state.queues.push(key, consumer, work, self.clock.now(), on_drop);
+        drop(state);
         self.wakers[consumer].notify_one();
+        is_beside_backlog
     }
 
     /// Puts the rest of taken work before all other work of its queue. The caller is the consumer, and takes it again in its

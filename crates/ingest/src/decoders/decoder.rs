@@ -16,7 +16,7 @@ use crate::listener_decoder::ListenerDecoder;
 use crate::resume_point::{ReadAt, in_parts};
 use crate::writer::{Reservation, Writers};
 use crate::{listener_span, log_listener};
-use flash_indexer_queues::{Queues, TakenEntry};
+use flash_indexer_queues::{ProcessorTurn, Queues, TakenEntry};
 use flash_indexer_telemetry::clock::Clock;
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use flash_indexer_telemetry::supervision::{Step, Steps, ThreadKind, Watch, guarded};
@@ -51,6 +51,7 @@ pub(super) struct Decoder {
     managed_bytes_max: usize,
     /// The listener whose delivery is being handled. While its decoder is in use, `listener_decoders` does not contain it.
     pub(super) current: Option<Arc<Listener>>,
+    processor_turn: ProcessorTurn,
     pub(super) writers: Arc<Writers>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
@@ -80,6 +81,7 @@ impl Decoder {
             managed_bytes: 0,
             managed_bytes_max: MANAGED_BYTES_MAX,
             current: None,
+            processor_turn: ProcessorTurn::new(Arc::clone(writers.processor_turns())),
             writers,
             metrics,
             clock,
@@ -346,6 +348,9 @@ impl Steps for Decoder {
         });
         self.reservation = None;
         watch.end();
+        if step == Step::Worked {
+            self.processor_turn.yield_if_over();
+        }
         step
     }
 }

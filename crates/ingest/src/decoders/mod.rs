@@ -21,7 +21,7 @@ use self::delivery::{QueueKey, Work};
 use super::bound_pods::{OpenConnections, PendingRegistration};
 use super::listener::{Listener, NoticeKind};
 use super::writer::Writers;
-use flash_indexer_queues::{QueuedWork, Queues};
+use flash_indexer_queues::{ProcessorTurn, QueuedWork, Queues};
 use flash_indexer_telemetry::metrics::{Limit, Metrics, QueueState};
 use flash_indexer_telemetry::supervision::{SupervisedThread, Supervisor, ThreadKind};
 
@@ -37,7 +37,8 @@ const PENDING_REGISTRATIONS_MAX: usize = 1 << 10;
 /// close it. Each engine has its own queue. Models take turns at a decoder, and so do the engines of a model; a turn is one
 /// entry. A decoder never waits for a writer: an engine with unwritten changes is skipped, and its messages stay in its
 /// queue. All queues share one byte budget. When it is full, the largest queue loses its newest messages and all further
-/// messages until the queue has drained. One replay then returns them.
+/// messages until the queue has drained. One replay then returns them. Threads take turns at the processors while a message of a
+/// quiet engine waits beside a backlog ([`ProcessorTurns`](flash_indexer_queues::ProcessorTurns)).
 pub struct Decoders {
     queues: Arc<Queues<QueueKey, Work>>,
     assigned: AtomicUsize,
@@ -103,6 +104,11 @@ impl Decoders {
         self.queues.bytes_max()
     }
 
+    /// The turn of a new thread that delivers messages.
+    pub fn processor_turn(&self) -> ProcessorTurn {
+        ProcessorTurn::new(Arc::clone(self.writers.processor_turns()))
+    }
+
     /// Whether the service is stopping: messages are no longer applied.
     pub fn are_stopping(&self) -> bool {
         self.writers.are_stopping()
@@ -118,13 +124,16 @@ impl Decoders {
     /// Queues work, and counts the messages that are dropped for it.
     fn push(&self, key: &QueueKey, decoder: usize, work: Work) {
         let mut dropped = Vec::new();
-        self.queues.push(key, decoder, work, |work| {
+        let is_beside_backlog = self.queues.push(key, decoder, work, |work| {
             let listener = match work {
                 Work::Delivery { listener, .. } => Some(Arc::clone(listener)),
                 _ => None,
             };
             dropped.push((listener, work.size().messages));
         });
+        if is_beside_backlog {
+            self.writers.processor_turns().start_period();
+        }
         for (listener, messages) in dropped {
             self.metrics.limit_reached(Limit::Queue);
             (0..messages).for_each(|_| self.metrics.rejected(QUEUE_FULL));
@@ -312,6 +321,27 @@ mod tests {
         assert_eq!(decoders.queue_bytes(), 0);
         decoders.deliver(&flood, messages(1));
         assert_eq!(decoders.take_kinds(), ["live"], "the queue has drained");
+    }
+
+    #[test]
+    fn threads_take_turns_at_the_processors_once_a_quiet_engine_has_a_message_beside_a_backlog() {
+        let fixture = Fixture::start(2, false);
+        let decoders = Decoders::detached(64 * (64 << 10));
+        let [flood, quiet] = [0, 1].map(|at| listener_of_first_decoder(&fixture.listener(at)));
+        let turns = decoders.writers.processor_turns();
+        decoders.deliver(&quiet, messages(1));
+        (0..8).for_each(|_| decoders.deliver(&flood, messages(1)));
+        assert!(!turns.is_period(), "no backlog before the first messages of both");
+        decoders.deliver(&flood, messages(1));
+        decoders.deliver(&quiet, messages(1));
+        assert!(!turns.is_period(), "both have messages before these");
+        while decoders.queues.queued_since(&QueueKey::of(&quiet)).is_some() {
+            decoders.take_queued().expect("work");
+        }
+        assert_eq!(decoders.queues.entries(0), 7);
+        decoders.deliver(&flood, messages(1));
+        decoders.deliver(&quiet, messages(1));
+        assert!(turns.is_period());
     }
 
     #[test]

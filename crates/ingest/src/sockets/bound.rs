@@ -131,6 +131,7 @@ struct BoundLoop {
 
 impl BoundLoop {
     fn run(mut self, watch: &Watch) {
+        let mut turn = self.decoders.processor_turn();
         while !self.decoders.are_stopping() {
             watch.begin(None);
             if watch.guarded(|| self.serve()).is_none() {
@@ -138,6 +139,7 @@ impl BoundLoop {
             }
             watch.guarded(|| self.mark_tails_unverified(Instant::now()));
             watch.end();
+            turn.yield_if_over();
         }
     }
 

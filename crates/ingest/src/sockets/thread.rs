@@ -158,6 +158,7 @@ struct SocketLoop {
 
 impl SocketLoop {
     fn run(mut self, watch: &Watch) {
+        let mut turn = self.decoders.processor_turn();
         while !self.decoders.are_stopping() {
             let ready = watch.guarded(|| self.wait()).unwrap_or_default();
             watch.begin(None);
@@ -168,6 +169,7 @@ impl SocketLoop {
             }
             watch.guarded(|| self.mark_tails_unverified(Instant::now()));
             watch.end();
+            turn.yield_if_over();
         }
     }
 

@@ -1,0 +1,112 @@
+//! Turns of ingest threads at the processors.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use flash_indexer_telemetry::clock::Clock;
+
+/// Time that a thread works before it yields its processor. The system's time slices are milliseconds, and an event of a quiet engine
+/// waits for one at each thread that it passes.
+const TURN: Duration = Duration::from_micros(50);
+/// How long threads take turns after a message of a quiet engine.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Whether ingest threads take turns at the processors: for one second after a message of a quiet engine came to a backlog of other
+/// engines. At other times a thread works for as long as the system lets it, which is faster.
+///
+/// # Consistency
+///
+/// All threads share one number, without an order to other memory: a thread may see a change late.
+pub struct ProcessorTurns {
+    clock: Clock,
+    created: Instant,
+    /// End of the period in microseconds after `created`; 0 outside a period.
+    end: AtomicU64,
+}
+
+/// The turn of one thread.
+pub struct ProcessorTurn {
+    shared: Arc<ProcessorTurns>,
+    end: Instant,
+}
+
+impl ProcessorTurns {
+    /// Without a period.
+    pub fn new(clock: Clock) -> Self {
+        Self { created: clock.now(), clock, end: AtomicU64::new(0) }
+    }
+
+    /// Starts a period, or extends it.
+    pub fn start_period(&self) {
+        self.end.store(self.micros(self.clock.now() + PERIOD), Relaxed);
+    }
+
+    fn micros(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.created).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// Whether it is a period. Reads the clock only in one.
+    pub fn is_period(&self) -> bool {
+        let end = self.end.load(Relaxed);
+        if end == 0 {
+            return false;
+        }
+        let is_over = self.micros(self.clock.now()) >= end;
+        if is_over {
+            // A failure means that the period was extended.
+            let _ = self.end.compare_exchange(end, 0, Relaxed, Relaxed);
+        }
+        !is_over
+    }
+}
+
+impl ProcessorTurn {
+    /// The turn of a thread that starts.
+    pub fn new(shared: Arc<ProcessorTurns>) -> Self {
+        let end = shared.clock.now();
+        Self { shared, end }
+    }
+
+    /// Yields the processor to other threads if it is a period and the turn is over. Call it after each bounded part of work.
+    ///
+    /// Returns whether it yielded.
+    pub fn yield_if_over(&mut self) -> bool {
+        let is_over = self.shared.is_period() && self.shared.clock.now() >= self.end;
+        if is_over {
+            std::thread::yield_now();
+            self.end = self.shared.clock.now() + TURN;
+        }
+        is_over
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flash_indexer_telemetry::clock::SimulatedTime;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_yields_only_in_a_period_and_once_in_a_turn() {
+        let time = SimulatedTime::starting_at(0);
+        let shared = Arc::new(ProcessorTurns::new(Clock::Simulated(Arc::clone(&time))));
+        let mut turn = ProcessorTurn::new(Arc::clone(&shared));
+        assert!(!turn.yield_if_over(), "no period");
+
+        shared.start_period();
+        assert!(turn.yield_if_over());
+        assert!(!turn.yield_if_over(), "the turn has just begun");
+        time.advance_ms(1);
+        assert!(turn.yield_if_over());
+
+        time.advance_ms(900);
+        shared.start_period();
+        time.advance_ms(999);
+        assert!(turn.yield_if_over(), "the period was extended");
+        time.advance_ms(1);
+        assert!(!turn.yield_if_over(), "the period is over");
+        assert_eq!(shared.end.load(Relaxed), 0);
+    }
+}
