@@ -215,7 +215,7 @@ impl Writers {
 
     fn push(&self, listener: &Listener, work: Work) {
         let key = WorkerQueue { class: listener.queue_class(), worker: listener.worker };
-        // The decoders' queues tell of backlogs.
+        // Only the decoders' queues start periods: changes are not live messages.
         let _ = self.queues.push(&key, listener.model.writer(listener.worker), work, |_| {});
     }
 
@@ -283,6 +283,7 @@ impl Steps for Writer {
             TakenEntry::Stopped => Step::Ended,
             TakenEntry::Timeout if !self.stopping.load(Relaxed) && self.run_maintenance(watch) => {
                 self.wait = Duration::ZERO;
+                self.processor_turn.yield_if_over();
                 Step::Worked
             }
             TakenEntry::Timeout => {

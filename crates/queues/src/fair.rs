@@ -328,6 +328,11 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
         self.consumers[consumer].entries
     }
 
+    /// Entries of all consumers. Costs a step for each consumer.
+    pub(crate) fn all_entries(&self) -> usize {
+        self.consumers.iter().map(|consumer| consumer.entries).sum()
+    }
+
     /// Messages that wait for each consumer.
     pub(crate) fn states(&self) -> Vec<QueueState> {
         let state =

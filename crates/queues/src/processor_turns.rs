@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_telemetry::clock::Clock;
 
-/// Time that a thread works before it yields its processor. The system's time slices are milliseconds, and an event of a quiet engine
-/// waits for one at each thread that it passes.
+/// Time after a yield before a thread yields its processor again. The system's time slices are milliseconds, and an event of a quiet
+/// engine waits for one at each thread that it passes.
 const TURN: Duration = Duration::from_micros(50);
 /// How long threads take turns after a message of a quiet engine.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Whether ingest threads take turns at the processors: for one second after a message of a quiet engine came to a backlog of other
-/// engines. At other times a thread works for as long as the system lets it, which is faster.
+/// Periods in which ingest threads take turns at the processors: one second after each message of an engine without queued messages
+/// that arrived while other engines had a backlog. At other times a thread works for as long as the system lets it, which is faster.
 ///
 /// # Consistency
 ///
@@ -38,27 +38,36 @@ impl ProcessorTurns {
         Self { created: clock.now(), clock, end: AtomicU64::new(0) }
     }
 
-    /// Starts a period, or extends it.
+    /// Starts a period, or extends one of which less than half is left: all threads read the number.
     pub fn start_period(&self) {
-        self.end.store(self.micros(self.clock.now() + PERIOD), Relaxed);
+        let now = self.clock.now();
+        if self.end.load(Relaxed) < self.micros(now + PERIOD / 2) {
+            self.end.store(self.micros(now + PERIOD), Relaxed);
+        }
     }
 
     fn micros(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.created).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Whether it is a period. Reads the clock only in one.
+    /// Whether a period is running.
     pub fn is_period(&self) -> bool {
+        self.now_in_period().is_some()
+    }
+
+    /// The present moment if a period is running. Reads the clock only during one, and once after it.
+    fn now_in_period(&self) -> Option<Instant> {
         let end = self.end.load(Relaxed);
         if end == 0 {
-            return false;
+            return None;
         }
-        let is_over = self.micros(self.clock.now()) >= end;
-        if is_over {
-            // A failure means that the period was extended.
-            let _ = self.end.compare_exchange(end, 0, Relaxed, Relaxed);
+        let now = self.clock.now();
+        if self.micros(now) < end {
+            return Some(now);
         }
-        !is_over
+        // A failure means that the period was extended.
+        let _ = self.end.compare_exchange(end, 0, Relaxed, Relaxed);
+        None
     }
 }
 
@@ -69,11 +78,11 @@ impl ProcessorTurn {
         Self { shared, end }
     }
 
-    /// Yields the processor to other threads if it is a period and the turn is over. Call it after each bounded part of work.
+    /// Yields the processor to other threads if a period is running and the turn is over. Call it after each bounded part of work.
     ///
     /// Returns whether it yielded.
     pub fn yield_if_over(&mut self) -> bool {
-        let is_over = self.shared.is_period() && self.shared.clock.now() >= self.end;
+        let is_over = self.shared.now_in_period().is_some_and(|now| now >= self.end);
         if is_over {
             std::thread::yield_now();
             self.end = self.shared.clock.now() + TURN;
@@ -101,7 +110,10 @@ mod tests {
         time.advance_ms(1);
         assert!(turn.yield_if_over());
 
-        time.advance_ms(900);
+        time.advance_ms(400);
+        shared.start_period();
+        assert!(shared.is_period() && shared.end.load(Relaxed) == 1_000_000, "more than half of it was left");
+        time.advance_ms(500);
         shared.start_period();
         time.advance_ms(999);
         assert!(turn.yield_if_over(), "the period was extended");
