@@ -171,8 +171,9 @@ because the engines of a fleet take no time from the service's processors. Times
 
 /// Follows the missed goals of the services.
 const SERVICE_REASONS: &str = "\
-*What bounds these rows*, below the table of the services, has what is known of the others. `top_k: 8` with 500 and 2,000 instances took
-112 to 138 and 124 to 150 us in four runs of the services before and after the yields, and four instances 103 to 136: the ratio depends on the run.
+*What bounds these rows*, below the table of the services, has what is known of the others. `top_k: 8` with 500 instances took 131
+and 112 us in two runs of the service before the yields and 132 and 138 after them, with 2,000 instances 144 and 124, and 126 and 150, and
+the full answer of four instances 136 and 111, and 131 and 103. No thread yields during these queries; the differences are not explained.
 ";
 
 /// Known reasons for missed goals.
