@@ -159,7 +159,7 @@ another control group, as outside a container, it took 4.1 and 4.3 s with yields
 
 As `serve` does now, in alternating runs: the burst took 2.82 and 2.62 s instead of 2.56 and 2.50, and 4.1 instead of 3.5 beside the two programs
 of the same control group; 614,400 single-block events in batches of 8 took the same time without such programs, and 2.4 to 2.8 s instead of
-1.1 to 1.9 beside them. The tables of this page are of commit 4c22395a, where only a backlog of the message's own decoder counted.
+1.1 to 1.9 beside them. The tables of the service on this page are of commit 4c22395a, where only a backlog of the message's own decoder counted.
 ";
 
 const NEIGHBOURS: &str = "\
@@ -173,7 +173,7 @@ because the engines of a fleet take no time from the service's processors. Times
 const SERVICE_REASONS: &str = "\
 *What bounds these rows*, below the table of the services, has what is known of the others. `top_k: 8` with 500 instances took 131
 and 112 us in two runs of the service before the yields and 132 and 138 after them, with 2,000 instances 144 and 124, and 126 and 150, and
-the full answer of four instances 136 and 111, and 131 and 103. No thread yields during these queries; the differences are not explained.
+the full answer of four instances 136 and 111, and 131 and 103: the differences are not explained.
 ";
 
 /// Known reasons for missed goals.

@@ -216,7 +216,7 @@ impl Writers {
     fn push(&self, listener: &Listener, work: Work) {
         let key = WorkerQueue { class: listener.queue_class(), worker: listener.worker };
         // Only the decoders' queues start periods: changes are not live messages.
-        let _ = self.queues.push(&key, listener.model.writer(listener.worker), work, |_| {});
+        self.queues.push(&key, listener.model.writer(listener.worker), work, |_| {});
     }
 
     /// Discards all changes from now on.

@@ -16,6 +16,8 @@ pub(crate) const UNWRITTEN_BYTES_MAX: usize = 256 << 10;
 const UNWRITTEN_SHARE: usize = 2;
 /// An eviction drops at least its queue's size divided by this number, so that few evictions search for the largest queue.
 const EVICTED_SHARE: usize = 8;
+/// Entries of all consumers that are a backlog.
+const BACKLOG: usize = 8;
 
 /// Messages of queued work, and bytes that they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -144,21 +146,26 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
         }
     }
 
-    /// Queues work for a consumer. Calls `on_drop` for all work whose messages are dropped, which may be this work.
-    pub(crate) fn push(&mut self, key: &K, consumer: usize, work: T, at: Instant, mut on_drop: impl FnMut(&T)) {
-        if !self.queues.contains_key(key) {
+    /// Queues work for a consumer. Calls `on_drop` for all work whose messages are dropped, which may be this work. Returns
+    /// whether the work is live messages and its queue was empty, beside a backlog of other queues.
+    pub(crate) fn push(&mut self, key: &K, consumer: usize, work: T, at: Instant, mut on_drop: impl FnMut(&T)) -> bool {
+        let is_empty = self.queues.get(key).map(|queue| queue.entries.is_empty());
+        if is_empty.is_none() {
             self.queues.insert(key.clone(), Queue::new(consumer));
         }
+        let is_beside_backlog = work.is_live() && is_empty.unwrap_or(true) && self.all_entries() >= BACKLOG;
         let size = work.size();
         if size.messages == 0 || self.make_room(key, &work, size.bytes, &mut on_drop) {
             let is_long = work.is_long();
-            return self.append(key, Entry { work, size, at, is_notice: false, is_rest: false, is_long });
+            self.append(key, Entry { work, size, at, is_notice: false, is_rest: false, is_long });
+            return is_beside_backlog;
         }
         on_drop(&work);
         let last = self.queues.get_mut(key).and_then(|queue| queue.entries.back_mut());
         if last.is_none_or(|last| !last.work.cover(&work)) {
             self.append(key, Entry::notice(work, NoticePosition::Last, at));
         }
+        is_beside_backlog
     }
 
     /// Makes room for messages of a queue. Returns whether they are to be queued.
@@ -329,7 +336,7 @@ impl<K: ClassedKey, T: QueuedWork> FairQueues<K, T> {
     }
 
     /// Entries of all consumers. Costs a step for each consumer.
-    pub(crate) fn all_entries(&self) -> usize {
+    fn all_entries(&self) -> usize {
         self.consumers.iter().map(|consumer| consumer.entries).sum()
     }
 

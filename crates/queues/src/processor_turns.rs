@@ -10,11 +10,11 @@ use flash_indexer_telemetry::clock::Clock;
 /// Time after a yield before a thread yields its processor again. The system's time slices are milliseconds, and an event of a quiet
 /// engine waits for one at each thread that it passes.
 const TURN: Duration = Duration::from_micros(50);
-/// How long threads take turns after a message of a quiet engine.
+/// Duration of a period. A message that starts one while another is running extends it if less than half of it is left.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Periods in which ingest threads take turns at the processors: one second after each message of an engine without queued messages
-/// that arrived while other engines had a backlog. At other times a thread works for as long as the system lets it, which is faster.
+/// Periods in which ingest threads take turns at the processors. A message of an engine without queued messages starts one if other
+/// engines have a backlog when it arrives. At other times a thread works for as long as the system lets it, which is faster.
 ///
 /// # Consistency
 ///

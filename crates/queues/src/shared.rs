@@ -10,9 +10,6 @@ use parking_lot::{Condvar, Mutex};
 use crate::class::ClassedKey;
 use crate::fair::{FairQueues, QueuedWork};
 
-/// Entries of all consumers that are a backlog.
-const BACKLOG: usize = 8;
-
 /// [`FairQueues`] behind one lock, which is held for one entry at a time.
 pub struct Queues<K, T> {
     state: Mutex<State<K, T>>,
@@ -78,13 +75,9 @@ where
     }
 
     /// Queues work for a consumer. Never waits for a consumer. Calls `on_drop`, under the lock, for all work whose messages
-    /// are dropped. Returns whether the work is live messages and the queue was empty, beside a backlog of other queues.
+    /// are dropped. Returns whether the work is live messages and its queue was empty, beside a backlog of other queues.
     pub fn push(&self, key: &K, consumer: usize, work: T, on_drop: impl FnMut(&T)) -> bool {
-        let mut state = self.state.lock();
-        let is_beside_backlog =
-            work.is_live() && state.queues.all_entries() >= BACKLOG && state.queues.queued_since(key).is_none();
-        state.queues.push(key, consumer, work, self.clock.now(), on_drop);
-        drop(state);
+        let is_beside_backlog = self.state.lock().queues.push(key, consumer, work, self.clock.now(), on_drop);
         self.wakers[consumer].notify_one();
         is_beside_backlog
     }
