@@ -95,6 +95,12 @@ impl Answer {
         matches
     }
 
+    /// Whether no shared cache adds to the match of any rank.
+    #[must_use]
+    pub fn has_no_shared_matches(&self) -> bool {
+        self.shared.is_empty()
+    }
+
     /// The ranks of each instance.
     pub fn instances(&self) -> impl Iterator<Item = (&InstanceName, &[RankAnswer])> {
         self.ranks.chunk_by(|a, b| a.instance == b.instance).map(|ranks| (self.name(&ranks[0]), ranks))

@@ -1,5 +1,7 @@
 //! JSON of an answer to a query, written into one buffer.
 
+use std::ops::Range;
+
 use axum::body::Body;
 use axum::http::HeaderValue;
 use axum::http::header::CONTENT_TYPE;
@@ -26,13 +28,18 @@ impl IntoResponse for QueryResponse {
 fn json(answer: &Answer) -> Vec<u8> {
     let mut out = Json(Vec::with_capacity(ENVELOPE_BYTES + answer.ranks.len() * INSTANCE_BYTES));
     out.text("{\"scores\":");
-    out.by_instance(answer, |out, ranks| out.by_rank(ranks, |rank| rank.tokens[Tier::Device]));
+    let device = |rank: &RankAnswer| rank.tokens[Tier::Device];
+    let has_same_score = |a: &RankAnswer, b: &RankAnswer| (a.dp_rank, device(a)) == (b.dp_rank, device(b));
+    out.by_instance(answer, has_same_score, |out, ranks| out.by_rank(ranks, device));
     out.text(",\"frequencies\":");
     out.list(answer.frequencies.iter().copied());
     out.text(",\"tree_sizes\":");
-    out.by_instance(answer, |out, ranks| out.by_rank(ranks, |rank| rank.blocks_held as u64));
+    // Instances seldom hold equally many blocks.
+    out.by_instance(answer, |_, _| false, |out, ranks| out.by_rank(ranks, |rank| rank.blocks_held as u64));
     out.text(",\"instances\":");
-    out.by_instance(answer, |out, ranks| out.instance(answer, ranks));
+    let shown = |rank: &RankAnswer| (rank.dp_rank, rank.tokens, rank.trust, rank.partial);
+    let is_same = |a: &RankAnswer, b: &RankAnswer| answer.has_no_shared_matches() && shown(a) == shown(b);
+    out.by_instance(answer, is_same, |out, ranks| out.instance(answer, ranks));
     if let Some(AnswerCursor { cursor, tokens }) = answer.cursor {
         // A string, for readers whose numbers have 53 bits.
         out.text(",\"cursor\":\"");
@@ -77,12 +84,26 @@ impl Json {
         }
     }
 
-    /// An object with a value for each instance.
-    fn by_instance(&mut self, answer: &Answer, write: impl Fn(&mut Self, &[RankAnswer])) {
+    /// An object with a value for each instance. Where `is_same` says that the ranks of an instance have the values of those before it,
+    /// the text is copied: many instances match a common prefix equally.
+    fn by_instance(
+        &mut self,
+        answer: &Answer,
+        is_same: impl Fn(&RankAnswer, &RankAnswer) -> bool,
+        write: impl Fn(&mut Self, &[RankAnswer]),
+    ) {
+        let mut written: (&[RankAnswer], Range<usize>) = (&[], 0..0);
         self.items("{", answer.instances(), |out, (name, ranks): (&InstanceName, _)| {
             out.text(name.json_key());
-            out.text(":");
-            write(out, ranks);
+            let (before, text) = &written;
+            if before.len() == ranks.len() && before.iter().zip(ranks).all(|(a, b)| is_same(a, b)) {
+                out.0.extend_from_within(text.clone());
+            } else {
+                let start = out.0.len();
+                out.text(":");
+                write(out, ranks);
+                written = (ranks, start..out.0.len());
+            }
         });
         self.text("}");
     }
@@ -213,12 +234,13 @@ mod tests {
     fn rank() -> impl Strategy<Value = NamedRank> {
         let names = ["7", "11", "gpu-1", "\"quoted\\", "täg", "a/b:0"];
         let name = prop::sample::select(names.to_vec()).prop_map(|name| InstanceId::parse(name).expect("a name"));
-        let trust = prop::sample::select(vec![Trust::Exact, Trust::Cold, Trust::Recovering, Trust::Degraded]);
-        let tokens = prop::array::uniform4(prop_oneof![Just(0), any::<u64>()]).prop_map(PerTier);
+        let trust = prop_oneof![6 => Just(Trust::Exact), 1 => Just(Trust::Cold), 1 => Just(Trust::Degraded)];
+        // Neighbours are often equal, or differ in one field.
+        let tokens = prop::array::uniform4(prop_oneof![8 => Just(0), 1 => any::<u64>()]).prop_map(PerTier);
         let cache = prop::sample::select(vec!["node:a", "node:\"b\"", "pool:c"]);
         let cache = cache.prop_map(|name| InstanceId::parse(name).expect("a name"));
-        let shared = prop::collection::vec((cache, any::<u64>()), 0..3);
-        (name, 0..4_u32, tokens, any::<u32>(), trust, any::<bool>(), shared).prop_map(
+        let shared = prop_oneof![8 => Just(Vec::new()), 1 => prop::collection::vec((cache, any::<u64>()), 0..3)];
+        (name, 0..2_u32, tokens, any::<u32>(), trust, prop::bool::weighted(0.2), shared).prop_map(
             |(instance, dp_rank, tokens, blocks_held, trust, partial, shared)| {
                 let (dp_rank, blocks_held) = (DpRank(dp_rank), blocks_held as usize);
                 NamedRank { instance, dp_rank, tokens, blocks_held, trust, partial, shared }
