@@ -142,7 +142,13 @@ impl SharedIndex for RunIndex {
     fn sizes(&self) -> Vec<(WorkerRank, RankSize)> {
         let published = self.published.load();
         let ranks = &published.ranks;
-        let sizes = || Ok(ranks.in_use().map(|(rank, slot)| (rank, ranks.size_of(slot))).collect());
+        let sizes = || {
+            let in_use = ranks.in_use().map(|(rank, slot)| (rank, ranks.size_of(slot)));
+            // With room for all: growing would copy the sizes several times.
+            let mut sizes = Vec::with_capacity(in_use.size_hint().1.unwrap_or(0));
+            sizes.extend(in_use);
+            Ok(sizes)
+        };
         until_unchanged(&published, sizes).map(|(sizes, _)| sizes).unwrap_or_default()
     }
 

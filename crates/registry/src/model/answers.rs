@@ -135,7 +135,10 @@ impl Model {
                 partial: partial.as_ref().is_some_and(|partial| partial.contains(&rank.rank)),
             }
         };
-        let ranks = ranks.filter(|rank| options.admits(&self.tokens(rank.blocks))).map(answer).collect();
+        let admitted = ranks.filter(|rank| options.admits(&self.tokens(rank.blocks))).map(answer);
+        // With room for all: growing would copy the ranks several times.
+        let mut ranks = Vec::with_capacity(admitted.size_hint().1.unwrap_or(0));
+        ranks.extend(admitted);
         Answer { names: Arc::clone(&listed.names), ranks, shared, ..Answer::default() }
     }
 
