@@ -5,10 +5,14 @@
 //! | `open.rs` | table of open connections, and the choice of connections to evict |
 //! | `stream.rs` | a connection's TCP stream, with its idle deadline and its eviction |
 //! | `connection.rs` | a connection, with the deadline of a request's head |
+//! | `serving.rs` | HTTP on accepted connections |
+//! | `polled_again.rs` | a future that is polled again at once when it wakes itself |
 //! | `transport.rs` | the bytes of a connection: plain, or inside TLS after the handshake |
 
 mod connection;
 mod open;
+mod polled_again;
+mod serving;
 mod stream;
 mod transport;
 
@@ -19,7 +23,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::serve::{IncomingStream, Listener};
+use axum::serve::Listener;
 use flash_indexer_credentials::{ApplicationProtocol, ServerTls};
 use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use futures_core::Stream;
@@ -31,6 +35,7 @@ use tracing::debug;
 pub use self::connection::Connection;
 use self::open::OpenConnections;
 pub use self::open::{ConnectionHandle, ReadingGuard, RequestGuard, UnreadGuard};
+pub use self::serving::serve;
 use self::stream::{ConnectionSlot, WatchedStream};
 use self::transport::{HANDSHAKE_DEADLINE, Transport};
 
@@ -128,9 +133,9 @@ impl Listener for BoundedListener {
     }
 }
 
-impl axum::extract::connect_info::Connected<IncomingStream<'_, BoundedListener>> for ConnectionHandle {
-    fn connect_info(stream: IncomingStream<'_, BoundedListener>) -> Self {
-        stream.io().handle()
+impl axum::extract::connect_info::Connected<&Connection> for ConnectionHandle {
+    fn connect_info(connection: &Connection) -> Self {
+        connection.handle()
     }
 }
 

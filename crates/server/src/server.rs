@@ -1,7 +1,6 @@
 //! Start and stop of the whole service.
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,7 +29,7 @@ use crate::http::{self, Api};
 use crate::registrar::DiscoveryRegistrar;
 use crate::reload::{PeriodicTasks, Reload};
 use crate::traced::RequestTracer;
-use flash_indexer_connections::{BoundedListener, ConnectionHandle, Protocol};
+use flash_indexer_connections::{BoundedListener, Protocol};
 use flash_indexer_peers::{Check, CheckGuard, PeerDeadlines, PeerUrl, Peers, Recovery, RecoveryError, RecoveryStatus};
 use flash_indexer_peers::{SnapshotOptions, Snapshots, SnapshotsGuard};
 
@@ -195,7 +194,7 @@ pub struct Server {
     #[cfg(test)]
     pub(crate) bodies: BodyLimits,
     stop: oneshot::Sender<()>,
-    serving: JoinHandle<io::Result<()>>,
+    serving: JoinHandle<()>,
 }
 
 impl Server {
@@ -328,7 +327,7 @@ impl Server {
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let serving = tokio::spawn(serve(bounded(listener, Protocol::Http), router, async {
+        let serving = tokio::spawn(flash_indexer_connections::serve(bounded(listener, Protocol::Http), router, async {
             // Dropping the server drops the sender, which also stops it.
             let _ = stopped.await;
         }));
@@ -445,13 +444,4 @@ async fn bind(host: &str, port: u16) -> Result<(TcpListener, SocketAddr), StartE
     let listener = TcpListener::bind((host, port)).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     Ok((listener, address))
-}
-
-async fn serve(
-    listener: BoundedListener,
-    router: axum::Router,
-    stopped: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let service = router.into_make_service_with_connect_info::<ConnectionHandle>();
-    axum::serve(listener, service).with_graceful_shutdown(stopped).await
 }
