@@ -327,10 +327,11 @@ impl Server {
         });
         let grpc = grpc.transpose().map_err(StartError::Grpc)?;
         let (stop, stopped) = oneshot::channel::<()>();
-        let serving = tokio::spawn(flash_indexer_connections::serve(bounded(listener, Protocol::Http), router, async {
-            // Dropping the server drops the sender, which also stops it.
-            let _ = stopped.await;
-        }));
+        let serving =
+            tokio::spawn(flash_indexer_connections::serve(bounded(listener, Protocol::Http), router, async {
+                // Dropping the server drops the sender, which also stops it.
+                let _ = stopped.await;
+            }));
         let periodic = PeriodicTasks::start(files, &indexer);
         Ok(Self {
             address,
