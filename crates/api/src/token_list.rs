@@ -1,8 +1,8 @@
 //! Fast parsing of a JSON list of tokens.
 //!
 //! The parser first finds the bytes that end a number, 64 bytes at a time. Then it reads each number from the eight bytes
-//! before its end. No number waits for the length of the number before it, so the processor works on several at once. With AVX2 it reads
-//! four numbers of a [plain chunk](Plain) with the same instructions.
+//! before its end. No number waits for the length of the number before it, so the processor works on several at once. With the
+//! instructions of x86-64-v3, AVX2 among them, it reads four numbers of a [plain chunk](Plain) together.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -31,7 +31,7 @@ trait ChunkReader: Copy {
     fn plain(self, window: &[u8; WINDOW_BYTES], begin: u64, others: u64) -> Option<Plain>;
 }
 
-/// The numbers that end in a plain chunk: one of digits, each number with up to eight and followed by a comma, with at most one space after a comma.
+/// The numbers that end in a plain chunk: it has digits, at most eight in a row, commas after digits, and spaces after commas.
 struct Plain {
     /// Any numbers after the first `count` ones.
     numbers: [u32; NUMBERS_MAX],

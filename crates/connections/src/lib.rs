@@ -1,4 +1,4 @@
-//! Limit of open connections, and TLS. Slow and idle connections are evicted, so that they cannot exhaust the limit.
+//! Limit of open connections, TLS, and HTTP. Slow and idle connections are evicted, so that they cannot exhaust the limit.
 //!
 //! | file | role |
 //! |---|---|

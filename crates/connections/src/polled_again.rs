@@ -7,18 +7,19 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// Polls of the future within one poll of its task. Further ones are left to the runtime, so that other tasks have their turn.
-const POLLS_MAX: usize = 16;
+/// Polls of the future within one poll of its task. A request whose body arrives with one read does not need more. Further ones are left to
+/// the runtime, so that other tasks have their turn.
+const POLLS_MAX: usize = 4;
 
 /// A future that is polled again at once when it wakes itself.
 ///
-/// A connection's task has both ends of the channel of a request's body: the handler that asks for bytes wakes the reader of the socket,
-/// which wakes the handler. The runtime passes a task that was woken during its own poll to another of its threads, which has to be woken
+/// The task of an HTTP/1.1 connection has both ends of the channel of a request's body: the handler that asks for bytes wakes the reader of
+/// the socket, which wakes the handler. The runtime passes a task that was woken during its own poll to another of its threads, which has to be woken
 /// first. That costs more than many requests do.
 ///
 /// # Consistency
 ///
-/// A wake is never lost: one that arrives during a poll causes another poll, and each later one wakes the task.
+/// A wake is never lost: one that arrives during a poll causes another poll, and the first one after it wakes the task.
 pub(crate) struct PolledAgain<F> {
     future: Pin<Box<F>>,
     wakes: Arc<Wakes>,

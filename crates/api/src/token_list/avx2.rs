@@ -9,7 +9,7 @@ const LANES: usize = 4;
 /// Bytes of a vector.
 const VECTOR_BYTES: usize = 32;
 
-/// A reader for processors with AVX2. Its methods are part of the caller: the instructions are only used where all code may use them.
+/// A reader for processors with the instructions of x86-64-v3. Its methods are part of the caller: the instructions are only used where all code may use them.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2(pub V3);
 
