@@ -40,8 +40,20 @@ other commit is named):
 * **A cursor**: of its time the floor is 37 us where the request takes 63, 45 where it takes 77, and 32 where it took 78: the service's own
   share is 25 to 46 us, which parse 700 tokens, hash 44 blocks, find the cursor's run and write the answer.
 * **131,072 tokens** take 740 to 1,100 us as JSON and 190 to 300 us as bytes: the goal is met with bytes. Of the service's processor
-  time 35% parse the list of tokens (eight digits at once, no branch for a digit), 34% are the kernel's, 4% copy, 5% hash blocks and
-  look them up. With 8,192 tokens they are 33%, 36%, 4% and 5%.
+  time 35% parsed the list of tokens, 34% were the kernel's, 4% copied, 5% hashed blocks and looked them up. Since then [vectors](docs/decisions/request-bodies.md)
+  halve the parsing: with a client in Python, in turn, 1,720 and 1,850 us before (00697c63) and 1,350 and 1,200 after (9499ffa0).
+* **8,192 tokens** (9499ffa0): of the service's processor time 39% are the kernel's, 22% parse the list, 5% copy, 6% hash blocks and look them up; the
+  other 28% are spread over the HTTP stack. A fifth of Dynamo's time is 56 to 62 us, of which the floor, whose request has no body, takes 36 to 46. The
+  median moves between two levels, also in one process: 62 and 82 us in three measures (e1722e6c), 84 and 104 to 107 in four before the vectors
+  (10e56b9f). At the lower level the service's thread waited 9 and 11 us for a core and the kernel took 15 us for a request, at the higher one 1 to
+  12 and 18 to 27. So probably the kernel runs client and service on one core in the first case, and on two in the second, where each message
+  has to wake the other core of a virtual machine.
+* **500 instances** (9499ffa0): of the service's processor time 37% are the kernel's (10% its copies of a request of 50 KB and an answer of 65 KB), 11%
+  parse the list, 16% collect the ranks with their sizes and trust, 7% write numbers and texts, 7% copy, 2% hash. An answer repeats the text of a
+  match that equals the one before it (cce06702): 174 us instead of 250 before. In this run the median is half a microsecond above the goal.
+* **`top_k`** (9499ffa0): selecting eight of 500 ranks takes 5% of the service's processor time, some 4 us; the answer has eight ranks instead of one. The rest
+  of the difference is in the two levels of the row above it: three measures of the same service gave 129, 136 and 225 us, and three with four
+  instances 107, 139 and 172.
 * **Burst**: of the service's time the decoders take 39%, the writer 31%, the threads of the sockets 16% and the queries that await the
   events 14%. Of the decoders' time two fifths decode MessagePack and a ninth allocates; of the writer's a quarter waits for memory. With commit
   3b64b6d7 the service took 1.8 us of a core for an event, 4.2 s in all. Of the sockets' time the kernel takes half to clear the pages for
@@ -130,7 +142,8 @@ it, and `/metrics` is read ten times a second. Times in milliseconds.
 
 /// Follows the table of neighbours.
 const NEIGHBOURS_BOUNDS: &str = "\
-The goal is 10 ms at p99, and all rows of this table reach it on two cores. An event passes several threads, which share the cores with the
+The goal is 10 ms at p99. All rows of this table reach it on two cores for events of the other model. For events of the same model they did with
+4c22395a (7.4 ms while 7,000 instances store); in this run, in an hour in which the machine was slower, one row does not. An event passes several threads, which share the cores with the
 client. Models take turns at decoders and writers, so an event of another model waits for one message of the 7,000 instances; and for a
 second after a message of a quiet engine arrived beside a backlog, the threads of sockets, decoders and writers yield their core each 50 us.
 Without the yields (the service of commit 93577653, in an hour in which the machine was slower) p99 was 18.4 ms for the other model and 13.4 with
@@ -159,7 +172,7 @@ another control group, as outside a container, it took 4.1 and 4.3 s with yields
 
 As `serve` does now, in alternating runs: the burst took 2.82 and 2.62 s instead of 2.56 and 2.50, and 4.1 instead of 3.5 beside the two programs
 of the same control group; 614,400 single-block events in batches of 8 took the same time without such programs, and 2.4 to 2.8 s instead of
-1.1 to 1.9 beside them. The tables of the service on this page are of commit 4c22395a, where only a backlog of the message's own decoder counted.
+1.1 to 1.9 beside them.
 ";
 
 const NEIGHBOURS: &str = "\
@@ -171,9 +184,7 @@ because the engines of a fleet take no time from the service's processors. Times
 
 /// Follows the missed goals of the services.
 const SERVICE_REASONS: &str = "\
-*What bounds these rows*, below the table of the services, has what is known of the others. `top_k: 8` with 500 instances took 131
-and 112 us in two runs of the service before the yields and 132 and 138 after them, with 2,000 instances 144 and 124, and 126 and 150, and
-the full answer of four instances 136 and 111, and 131 and 103: the differences are not explained.
+*What bounds these rows*, below the table of the services, has what is known of the others.
 ";
 
 /// Known reasons for missed goals.
