@@ -48,6 +48,9 @@ other commit is named):
   (10e56b9f). At the lower level the service's thread waited 9 and 11 us for a core and the kernel took 15 us for a request, at the higher one 1 to
   12 and 18 to 27. So probably the kernel runs client and service on one core in the first case, and on two in the second, where each message
   has to wake the other core of a virtual machine.
+* **Four connections** (9499ffa0): 18,074 requests/s are 111 us of a core for each, of both cores. Of that the service took 56 to 93 us in measures
+  with one connection, and client and kernel the rest. The goal leaves 49 us for all three, and the parts that the row above has for the
+  kernel and the hash of blocks take half of that.
 * **500 instances** (9499ffa0): of the service's processor time 37% are the kernel's (10% its copies of a request of 50 KB and an answer of 65 KB), 11%
   parse the list, 16% collect the ranks with their sizes and trust, 7% write numbers and texts, 7% copy, 2% hash. An answer repeats the text of a
   match that equals the one before it (cce06702): 174 us instead of 250 before. In this run the median is half a microsecond above the goal.
