@@ -6,7 +6,7 @@
 //! | `stream.rs` | a connection's TCP stream, with its idle deadline and its eviction |
 //! | `connection.rs` | a connection, with the deadline of a request's head |
 //! | `serving.rs` | HTTP on accepted connections |
-//! | `polled_again.rs` | a future that is polled again at once when it wakes itself |
+//! | `polled_again.rs` | a connection's future, which is polled again at once when it wakes itself |
 //! | `transport.rs` | the bytes of a connection: plain, or inside TLS after the handshake |
 
 mod connection;

@@ -12,6 +12,8 @@ use flash_indexer_telemetry::metrics::{Limit, Metrics};
 use parking_lot::Mutex;
 use tracing::debug;
 
+use super::polled_again::RequestCounts;
+
 /// Time without a complete request after which a connection is slow, and evicted before any other.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
 /// Longest time for which a client may leave its pending answers unread.
@@ -217,6 +219,13 @@ impl ConnectionHandle {
         self.0.heads.fetch_add(1, Relaxed);
         self.0.requests.fetch_add(1, Relaxed);
         RequestGuard(Arc::clone(&self.0))
+    }
+
+    /// Requests of the connection. One that ends meanwhile may count as in flight.
+    pub(crate) fn request_counts(&self) -> RequestCounts {
+        let in_flight = self.0.requests.load(Relaxed) as u64;
+        let begun = self.0.heads.load(Relaxed);
+        RequestCounts { begun, finished: begun.saturating_sub(in_flight) }
     }
 
     /// Marks a request's body as being read until the guard is dropped.

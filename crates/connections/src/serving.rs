@@ -17,7 +17,7 @@ use super::{BoundedListener, ConnectionHandle};
 
 /// Serves HTTP with a task for each connection until `stopped` ends, and then until the requests that have begun are answered.
 ///
-/// In contrast to `axum::serve`, a connection's task is [polled again](PolledAgain) when it wakes itself, and no connection is upgraded to
+/// In contrast to `axum::serve`, a connection's task is [polled again](PolledAgain) when it wakes itself for its only request, and no connection is upgraded to
 /// another protocol.
 pub async fn serve(mut listener: BoundedListener, router: Router, stopped: impl Future<Output = ()>) {
     let mut services = router.into_make_service_with_connect_info::<ConnectionHandle>();
@@ -29,11 +29,11 @@ pub async fn serve(mut listener: BoundedListener, router: Router, stopped: impl 
             () = &mut stopped => break,
         };
         let Ok(service) = services.call(&connection).await;
-        let watcher = open.watcher();
+        let (watcher, handle) = (open.watcher(), connection.handle());
         tokio::spawn(async move {
             let builder = Builder::new(TokioExecutor::new());
             let serving = builder.serve_connection(TokioIo::new(connection), TowerToHyperService::new(service));
-            if let Err(error) = PolledAgain::new(watcher.watch(serving)).await {
+            if let Err(error) = PolledAgain::new(watcher.watch(serving), || handle.request_counts()).await {
                 trace!(%error, "connection failed");
             }
         });
