@@ -40,23 +40,24 @@ other commit is named):
 * **A cursor**: of its time the floor is 37 us where the request takes 63, 45 where it takes 77, and 32 where it took 78: the service's own
   share is 25 to 46 us, which parse 700 tokens, hash 44 blocks, find the cursor's run and write the answer.
 * **131,072 tokens** take 740 to 1,100 us as JSON and 190 to 300 us as bytes: the goal is met with bytes. Of the service's processor
-  time 35% parsed the list of tokens, 34% were the kernel's, 4% copied, 5% hashed blocks and looked them up. Since then [vectors](docs/decisions/request-bodies.md)
-  halve the parsing: with a client in Python, in turn, 1,720 and 1,850 us before (00697c63) and 1,350 and 1,200 after (9499ffa0).
+  time 35% parsed the list of tokens, 34% were the kernel's, 4% copied, 5% hashed blocks and looked them up. Since then
+  [vectors](docs/decisions/request-bodies.md) halve the parsing, and the task of the connection stays on its thread: with a client in
+  Python, in turn, 1,720 and 1,850 us before (00697c63) and 1,350 and 1,200 after (9499ffa0).
 * **8,192 tokens** (9499ffa0): of the service's processor time 39% are the kernel's, 22% parse the list, 5% copy, 6% hash blocks and look them up; the
-  other 28% are spread over the HTTP stack. A fifth of Dynamo's time is 56 to 62 us, of which the floor, whose request has no body, takes 36 to 46. The
+  other 28% are spread over functions with less than 1% each. A fifth of Dynamo's time is 56 to 62 us, of which the floor, whose request has no body, takes 36 to 46. The
   median moves between two levels, also in one process: 62 and 82 us in three measures (e1722e6c), 84 and 104 to 107 in four before the vectors
   (10e56b9f). At the lower level the service's thread waited 9 and 11 us for a core and the kernel took 15 us for a request, at the higher one 1 to
   12 and 18 to 27. So probably the kernel runs client and service on one core in the first case, and on two in the second, where each message
   has to wake the other core of a virtual machine.
-* **Four connections** (9499ffa0): 18,074 requests/s are 111 us of a core for each, of both cores. Of that the service took 56 to 93 us in measures
-  with one connection, and client and kernel the rest. The goal leaves 49 us for all three, and the parts that the row above has for the
-  kernel and the hash of blocks take half of that.
+* **Four connections** (9499ffa0): 18,074 requests/s are 111 us of a core for each, of both cores. With one connection the service took 56 to 93 us
+  of a core for a request (e1722e6c); no profile was taken with four. The goal leaves 49 us for the service, the client and both ends of the
+  socket.
 * **500 instances** (9499ffa0): of the service's processor time 37% are the kernel's (10% its copies of a request of 50 KB and an answer of 65 KB), 11%
   parse the list, 16% collect the ranks with their sizes and trust, 7% write numbers and texts, 7% copy, 2% hash. An answer repeats the text of a
-  match that equals the one before it (cce06702): 174 us instead of 250 before. In this run the median is half a microsecond above the goal.
+  match that equals the one before it (cce06702): 174 us, minutes after 250 without it. In this run the median is half a microsecond above the goal.
 * **`top_k`** (9499ffa0): selecting eight of 500 ranks takes 5% of the service's processor time, some 4 us; the answer has eight ranks instead of one. The rest
-  of the difference is in the two levels of the row above it: three measures of the same service gave 129, 136 and 225 us, and three with four
-  instances 107, 139 and 172.
+  of the difference is in the two levels of the row above it: three measures of the same service gave 129, 136 and 225 us under the
+  profiler, and three with four instances 107, 139 and 172.
 * **Burst**: of the service's time the decoders take 39%, the writer 31%, the threads of the sockets 16% and the queries that await the
   events 14%. Of the decoders' time two fifths decode MessagePack and a ninth allocates; of the writer's a quarter waits for memory. With commit
   3b64b6d7 the service took 1.8 us of a core for an event, 4.2 s in all. Of the sockets' time the kernel takes half to clear the pages for

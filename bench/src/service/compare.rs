@@ -111,7 +111,8 @@ pub(crate) fn compare(path: &Path, rounds: usize) -> Result<Comparison> {
 
     let few = Load { engines: ENGINES, shape: Shape { sequences: 200, ..Shape::PREFILL }, is_shared: false };
     let prompts = few.prompts(|tokens| json!({ "model_name": MODEL, "token_ids": tokens }))?;
-    let top_of_few = few.prompts(|tokens| json!({ "model_name": MODEL, "token_ids": tokens, "top_k": TOP_K }))?;
+    let top_prompts_of_few =
+        few.prompts(|tokens| json!({ "model_name": MODEL, "token_ids": tokens, "top_k": TOP_K }))?;
     let floor = [Prepared::get("/health")];
     let [single, several, floor] = rounds_of(ours, rounds, |service| {
         eprintln!("comparison: queries of 8,192 tokens");
@@ -158,7 +159,7 @@ pub(crate) fn compare(path: &Path, rounds: usize) -> Result<Comparison> {
             let (mut all, mut of_few) = (Vec::new(), Vec::new());
             for _ in 0..TURNS {
                 all.push(running.p50_us(&top)?);
-                of_few.push(beside.p50_us(&top_of_few)?);
+                of_few.push(beside.p50_us(&top_prompts_of_few)?);
             }
             Ok(vec![full, median(all), median(of_few)])
         })?;

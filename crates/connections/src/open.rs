@@ -221,7 +221,7 @@ impl ConnectionHandle {
         RequestGuard(Arc::clone(&self.0))
     }
 
-    /// Requests of the connection. One that ends meanwhile may count as in flight.
+    /// Requests of the connection. One that begins or ends on another thread meanwhile may be counted either way.
     pub(crate) fn request_counts(&self) -> RequestCounts {
         let in_flight = self.0.requests.load(Relaxed) as u64;
         let begun = self.0.heads.load(Relaxed);

@@ -118,8 +118,8 @@ mod tests {
         }
     }
 
-    /// Polls once a future that wakes itself in each of its first polls, and begins this number of requests in each poll. Returns the polls of the
-    /// future, and the wakes of its task.
+    /// Polls once a future that wakes itself in each of its first polls, and begins this number of requests in each poll.
+    /// Returns the polls of the future, and the wakes of its task.
     fn polled(self_wakes: usize, requests: u64) -> (usize, usize) {
         let (mut polls, task) = (0, Arc::<CountedWakes>::default());
         let begun = Cell::new(7);

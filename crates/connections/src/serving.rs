@@ -17,8 +17,8 @@ use super::{BoundedListener, ConnectionHandle};
 
 /// Serves HTTP with a task for each connection until `stopped` ends, and then until the requests that have begun are answered.
 ///
-/// In contrast to `axum::serve`, a connection's task is [polled again](PolledAgain) when it wakes itself for its only request, and no connection is upgraded to
-/// another protocol.
+/// In contrast to `axum::serve`, a connection's task is [polled again](PolledAgain) when it wakes itself for its only request, and no
+/// connection is upgraded to another protocol.
 pub async fn serve(mut listener: BoundedListener, router: Router, stopped: impl Future<Output = ()>) {
     let mut services = router.into_make_service_with_connect_info::<ConnectionHandle>();
     let open = GracefulShutdown::new();
