@@ -28,8 +28,10 @@ const SERVICE_BOUNDS: &str = "\
 The processors decide the times, less so the ratios. With commit 878fe2b1, on two cores of a machine with sixteen, the burst took 6.00 s
 (Dynamo's service 8.71 s), 64-block events 2.37 M blocks/s (0.82), 8,192 tokens 159 us (538), 131,072 tokens 2,284 us (7,921) and
 `after` a cursor 78.2 us; with c032c9fc, on two of another, 4.48 s (6.03), 3.11 M (0.92), 128 us (382), 1,982 us (5,277) and 52.5 us.
+In a faster hour of this machine (9499ffa0) the burst took 2.97 s (4.18), 8,192 tokens 84.7 us (312), 131,072 tokens 1,103 us (4,475), 500
+instances 176 us (1,172) and `after` a cursor 72.8 us, 64-block events reached 3.71 M (1.74); `top_k` took 1.34 and 1.38 times its row of four instances.
 Throughput varies most: over four connections this machine answered 21,444 requests/s (Dynamo's service 7,667) with cdf89c65, 13,855 (7,346) with
-039e7880 beside other programs, and what the table has; the median latency was within 180 and 250 us each time.
+039e7880 beside other programs, 18,074 (6,786) with 9499ffa0, and what the table has; the median latency was within 180 and 250 us each time.
 
 What bounds these rows (service, engines and client share two cores, so each takes from the others; profiles of commit 878fe2b1 where no
 other commit is named):
@@ -50,12 +52,12 @@ other commit is named):
   12 and 18 to 27. So probably the kernel runs client and service on one core in the first case, and on two in the second, where each message
   has to wake the other core of a virtual machine.
 * **Four connections** (b252d5d7): of both cores' time the service takes 81% and the client 17%. Of the service's, 38% parse the lists of
-  tokens, 41% are the kernel's, 8% hash blocks and look them up and 5% copy. The goal leaves 49 us of a core for a request, in which the
-  service, the client and both ends of the socket have their share, where a list of 8,192 tokens is 50 KB of text. The same tokens as
+  tokens, 41% are the kernel's, 8% hash blocks and look them up and 5% copy. A request takes 191 us of a core in this table, and the goal leaves 73 for
+  the service, the client and both ends of the socket; the list of 8,192 tokens is 50 KB of text. The same tokens as
   `application/octet-stream` need no parsing.
 * **500 instances** (9499ffa0): of the service's processor time 37% are the kernel's (10% its copies of a request of 50 KB and an answer of 65 KB), 11%
   parse the list, 16% collect the ranks with their sizes and trust, 7% write numbers and texts, 7% copy, 2% hash. An answer repeats the text of a
-  match that equals the one before it (cce06702): 174 us, minutes after 250 without it. In this run the median is half a microsecond above the goal.
+  match that equals the one before it (cce06702): 174 us, minutes after 250 without it.
 * **`top_k`** (9499ffa0): selecting eight of 500 ranks takes 5% of the service's processor time, some 4 us; the answer has eight ranks instead of one. The rest
   of the difference is in the two levels of the row above it: three measures of the same service gave 129, 136 and 225 us under the
   profiler, and three with four instances 107, 139 and 172.
@@ -76,6 +78,11 @@ other commit is named):
 const INDEX: &str = "\
 `bench/run measures --measures NAME`: the index alone, in one process for each contender and round, with one allocator for
 all, which the list above names. The floor is what a prototype reached.
+
+The machine was two to three times slower in this run than in the hour of commit 815bf8fa (52 ns for a stored block, ChainIndex 87; agents'
+query 626 and 1,708 ns at p50, 0.37x). The code is not the cause. Commits 815bf8fa and b252d5d7 in turn, half an hour later, medians of six
+rounds: agents' query 1,974 ns before and 1,828 after, ChainIndex's 3,367 and 2,295; median query of the trace 461 and 471, ChainIndex's 856 and
+752; agents' ingest 215 and 223 ns, ChainIndex's 181 and 165.
 
 Every index has jemalloc, as `serve` has. With mimalloc, which earlier versions of this page had for all of them, the run index gains more
 than ChainIndex, probably because mimalloc asks for pages of 2 MiB. Four rounds of each allocator, one after the other, in an hour in which
