@@ -28,10 +28,10 @@ const SERVICE_BOUNDS: &str = "\
 The processors decide the times, less so the ratios. With commit 878fe2b1, on two cores of a machine with sixteen, the burst took 6.00 s
 (Dynamo's service 8.71 s), 64-block events 2.37 M blocks/s (0.82), 8,192 tokens 159 us (538), 131,072 tokens 2,284 us (7,921) and
 `after` a cursor 78.2 us; with c032c9fc, on two of another, 4.48 s (6.03), 3.11 M (0.92), 128 us (382), 1,982 us (5,277) and 52.5 us.
-In a faster hour of this machine (9499ffa0) the burst took 2.97 s (4.18), 8,192 tokens 84.7 us (312), 131,072 tokens 1,103 us (4,475), 500
+In another hour of this machine (9499ffa0), in which Dynamo's service was faster in all of these rows, the burst took 2.97 s (4.18), 8,192 tokens 84.7 us (312), 131,072 tokens 1,103 us (4,475), 500
 instances 176 us (1,172) and `after` a cursor 72.8 us, 64-block events reached 3.71 M (1.74); `top_k` took 1.34 and 1.38 times its row of four instances.
 Throughput varies most: over four connections this machine answered 21,444 requests/s (Dynamo's service 7,667) with cdf89c65, 13,855 (7,346) with
-039e7880 beside other programs, 18,074 (6,786) with 9499ffa0, and what the table has; the median latency was within 180 and 250 us each time.
+039e7880 beside other programs, 18,074 (6,786) with 9499ffa0, and what the table has; the median latency was 180 to 250 us with the first three.
 
 What bounds these rows (service, engines and client share two cores, so each takes from the others; profiles of commit 878fe2b1 where no
 other commit is named):
@@ -46,7 +46,7 @@ other commit is named):
   [vectors](docs/decisions/request-bodies.md) halve the parsing, and the task of the connection stays on its thread: with a client in
   Python, in turn, 1,720 and 1,850 us before (00697c63) and 1,350 and 1,200 after (9499ffa0).
 * **8,192 tokens** (9499ffa0): of the service's processor time 39% are the kernel's, 22% parse the list, 5% copy, 6% hash blocks and look them up; the
-  other 28% are spread over functions with less than 1% each. A fifth of Dynamo's time is 56 to 62 us, of which the floor, whose request has no body, takes 36 to 46. The
+  other 28% are spread over functions with less than 1% each. A fifth of Dynamo's time was 56 to 62 us then (105 in this table), of which the floor, whose request has no body, took 36 to 46. The
   median moves between two levels, also in one process: 62 and 82 us in three measures (e1722e6c), 84 and 104 to 107 in four before the vectors
   (10e56b9f). At the lower level the service's thread waited 9 and 11 us for a core and the kernel took 15 us for a request, at the higher one 1 to
   12 and 18 to 27. So probably the kernel runs client and service on one core in the first case, and on two in the second, where each message
@@ -59,14 +59,14 @@ other commit is named):
   parse the list, 16% collect the ranks with their sizes and trust, 7% write numbers and texts, 7% copy, 2% hash. An answer repeats the text of a
   match that equals the one before it (cce06702): 174 us, minutes after 250 without it.
 * **`top_k`** (9499ffa0): selecting eight of 500 ranks takes 5% of the service's processor time, some 4 us; the answer has eight ranks instead of one. The rest
-  of the difference is in the two levels of the row above it: three measures of the same service gave 129, 136 and 225 us under the
+  of the difference was in the two levels of the row above it (4 us in all with 500 instances in this table, 16 with 2,000): three measures of the same service gave 129, 136 and 225 us under the
   profiler, and three with four instances 107, 139 and 172.
 * **Burst**: of the service's time the decoders take 39%, the writer 31%, the threads of the sockets 16% and the queries that await the
   events 14%. Of the decoders' time two fifths decode MessagePack and a ninth allocates; of the writer's a quarter waits for memory. With commit
   3b64b6d7 the service took 1.8 us of a core for an event, 4.2 s in all. Of the sockets' time the kernel takes half to clear the pages for
   448 MB of waiting messages: once where ZeroMQ receives them and once where they are queued. Publishing takes another 0.6 to 1.3 s of a core,
-  and the kernel's copies between the sockets. A quarter of Dynamo's time is 1.2 s, in which two
-  cores have 2.4 s: publishing, receiving and one copy of the messages take that alone.
+  and the kernel's copies between the sockets. A quarter of Dynamo's time was 1.2 s then, in which two
+  cores have 2.4 s: publishing, receiving and one copy of the messages took that alone (1.6 s in this table).
 * **Block events**: engines publish in the client's process. Of the cores' time the engines take a quarter, the decoders a
   quarter (half of it decoding MessagePack, a seventh allocating), the writer a fifth and ZeroMQ's sockets a twentieth (commit 25dbdd3). A
   service that took no time at all would reach about three times the rate. With 878fe2b1 the decoders take 37% of the service's time and the
@@ -79,10 +79,10 @@ const INDEX: &str = "\
 `bench/run measures --measures NAME`: the index alone, in one process for each contender and round, with one allocator for
 all, which the list above names. The floor is what a prototype reached.
 
-The machine was two to three times slower in this run than in the hour of commit 815bf8fa (52 ns for a stored block, ChainIndex 87; agents'
-query 626 and 1,708 ns at p50, 0.37x). The code is not the cause. Commits 815bf8fa and b252d5d7 in turn, half an hour later, medians of six
-rounds: agents' query 1,974 ns before and 1,828 after, ChainIndex's 3,367 and 2,295; median query of the trace 461 and 471, ChainIndex's 856 and
-752; agents' ingest 215 and 223 ns, ChainIndex's 181 and 165.
+Most figures are 1.4 to 2.2 times those of an hour with commit 815bf8fa (52 ns for a stored block, ChainIndex 87). Of agents' query only the run
+index's time grew, from 626 to 1,323 ns (0.37x); ChainIndex's was 1,708 and is 1,674. Commits 815bf8fa and b252d5d7 in turn, half an hour later,
+medians of six rounds, show no loss of the run index: agents' query 1,974 ns before and 1,828 after, median query of the trace 461 and 471, agents'
+ingest 215 and 223. ChainIndex's figures moved between the two programs, although it is the same: 3,367 and 2,295, 856 and 752, 181 and 165.
 
 Every index has jemalloc, as `serve` has. With mimalloc, which earlier versions of this page had for all of them, the run index gains more
 than ChainIndex, probably because mimalloc asks for pages of 2 MiB. Four rounds of each allocator, one after the other, in an hour in which
@@ -202,9 +202,9 @@ Known reasons:
 
 * **Ingest** takes about 217 instructions for a stored block and its removal: hash the block, find and fill a directory slot, write
   a sequence hash and a local hash, and undo this. With all data in the processor's L2 cache (one worker of 2,048 blocks) this takes
-  21 to 29 ns; with 64 workers it took 25 to 43 ns with mimalloc, and takes 50 to 65 with jemalloc, depending on the machine's load. The difference is two cache lines of the
+  21 to 29 ns; with 64 workers it took 25 to 43 ns with mimalloc, and takes 50 to 106 with jemalloc, depending on the machine's load. The difference is two cache lines of the
   directory for each block, prefetched from memory 18 at a time.
-* **One writer against two event threads of dynamo**: a fifth of dynamo's time would be 15 to 20 ns, less than the two cache lines and
+* **One writer against two event threads of dynamo**: a fifth of dynamo's time would be 15 to 25 ns, less than the two cache lines and
   the hash take. The prototype that the floor is from took 27 to 36 ns, a third to a half of dynamo's time on this machine.
   Two of our writers have separate indexes, so blocks that workers of both share are written twice.
 * **Checkpoints and bounded growth** cost ingest: compared with the code before them (`dd98290`), eight alternating rounds, 30.5 ns instead of
@@ -216,15 +216,15 @@ Known reasons:
 * **Fan-out**: the depths of all holders are compared with the processor's widest vectors. The depths of 7,000 workers no longer fit
   into the L1 cache, so the rest of the time is writing them. With 1,000 workers most of the time is the walk to the runs, as with
   64: an edge and a header for each run, each from memory. The same holds for the top 8, whose holders lie in several runs.
-  ChainIndex takes 4.0 to 7.2 us for 1,000 workers, depending on the machine's load, the run index 0.33 to 0.76.
-* **Memory**: about 33 bytes a distinct block: 8 for its local hash, 11 for its sequence hash and the reference to its run, and
+  ChainIndex takes 4.0 to 8.2 us for 1,000 workers, depending on the machine's load, the run index 0.33 to 0.94.
+* **Memory**: about 33 bytes a distinct block by the layout, 42 measured: 8 for its local hash, 11 for its sequence hash and the reference to its run, and
   12 for its directory slot at 55% load. With the trace spread over 7,000 workers a block has 1.5 holders: a tenth of ChainIndex's
   bytes would be less than a sequence hash, a slot and a local hash. A block with many holders costs at most two bytes for each.
-* **Mixed replay**: most of its time is ingest. All ratios vary by a tenth from run to run, and sometimes by a quarter, with the
+* **Mixed replay**: most of its time is ingest. Its ratios vary by a tenth from run to run, and sometimes by a quarter, with the
   share of the processor's caches that other tenants leave.
 * **Holes**: each hole makes a rank an exception in its run, with a version change for readers when it opens and closes, and a gap that
   a removal has to skip: about 1,600 instructions, for one hole in fifty stored blocks. Blocks after a hole are computed and
-  published again, so they have second copies that must be counted. Without holes the same events take about an eleventh of smg's time.
+  published again, so they have second copies that must be counted. Without holes the same events take a seventh to a fifth of smg's time.
 * **Agents' sessions**: outputs are stored block by block, so what is done once for an event counts for each block: 9.4 blocks an event.
   Of the writer's samples in a profile (commit 8cb7bd3d, 65 ns a stored block in memory that the process had used before) 41% are in the directory, 10% prefetch its
   lines, 10% find runs and what follows in them, 10% record holders, 7% compute and list checkpoints, 4% are in the edges. The goal would be
