@@ -236,9 +236,8 @@ The limit is the cores: they are saturated, without a single bottleneck.
 * **Queries**: 50 kB of JSON each. Parsing the list of tokens is two fifths of the service's work, hashing and the index
   less than a tenth; the rest is the network stack, HTTP and the answer.
 * **At a rate**, latency above the median is queueing. 10,000 requests a second are seven to nine tenths of the highest rate of
-  these cores, client included, and the 99th percentile ranged from 1 to 100 ms with that share from run to run; where fewer are answered than were offered,
-  the median is queueing too. Half of that
-  rate characterises the service better.
+  these cores, client included, and the 99th percentile ranged from 1 to 100 ms with that share from run to run;
+  where fewer are answered than were offered, the median is queueing too. Half of that rate characterises the service better.
 ";
 
 pub(super) fn row<T: AsRef<str>>(text: &mut String, cells: impl IntoIterator<Item = T>) -> Result<()> {

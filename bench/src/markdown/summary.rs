@@ -28,8 +28,9 @@ const SERVICE_BOUNDS: &str = "\
 The processors decide the times, less so the ratios. With commit 878fe2b1, on two cores of a machine with sixteen, the burst took 6.00 s
 (Dynamo's service 8.71 s), 64-block events 2.37 M blocks/s (0.82), 8,192 tokens 159 us (538), 131,072 tokens 2,284 us (7,921) and
 `after` a cursor 78.2 us; with c032c9fc, on two of another, 4.48 s (6.03), 3.11 M (0.92), 128 us (382), 1,982 us (5,277) and 52.5 us.
-In another hour of this machine (9499ffa0), in which Dynamo's service was faster in all of these rows, the burst took 2.97 s (4.18), 8,192 tokens 84.7 us (312), 131,072 tokens 1,103 us (4,475), 500
-instances 176 us (1,172) and `after` a cursor 72.8 us, 64-block events reached 3.71 M (1.74); `top_k` took 1.34 and 1.38 times its row of four instances.
+In another hour of this machine (9499ffa0), in which Dynamo's service was faster in all of these rows, the burst took 2.97 s (4.18),
+8,192 tokens 84.7 us (312), 131,072 tokens 1,103 us (4,475), 500 instances 176 us (1,172) and `after` a cursor 72.8 us; 64-block events
+reached 3.71 M blocks/s (1.74), and `top_k` took 1.34 and 1.38 times its row of four instances.
 Throughput varies most: over four connections this machine answered 21,444 requests/s (Dynamo's service 7,667) with cdf89c65, 13,855 (7,346) with
 039e7880 beside other programs, 18,074 (6,786) with 9499ffa0, and what the table has; the median latency was 180 to 250 us with the first three.
 
@@ -46,8 +47,8 @@ other commit is named):
   [vectors](docs/decisions/request-bodies.md) halve the parsing, and the task of the connection stays on its thread: with a client in
   Python, in turn, 1,720 and 1,850 us before (00697c63) and 1,350 and 1,200 after (9499ffa0).
 * **8,192 tokens** (9499ffa0): of the service's processor time 39% are the kernel's, 22% parse the list, 5% copy, 6% hash blocks and look them up; the
-  other 28% are spread over functions with less than 1% each. A fifth of Dynamo's time was 56 to 62 us then (105 in this table), of which the floor, whose request has no body, took 36 to 46. The
-  median moves between two levels, also in one process: 62 and 82 us in three measures (e1722e6c), 84 and 104 to 107 in four before the vectors
+  other 28% are spread over functions with less than 1% each. A fifth of Dynamo's time was 56 to 62 us then (105 in this table), of which
+  the floor, whose request has no body, took 36 to 46. The median moves between two levels, also in one process: 62 and 82 us in three measures (e1722e6c), 84 and 104 to 107 in four before the vectors
   (10e56b9f). At the lower level the service's thread waited 9 and 11 us for a core and the kernel took 15 us for a request, at the higher one 1 to
   12 and 18 to 27. So probably the kernel runs client and service on one core in the first case, and on two in the second, where each message
   has to wake the other core of a virtual machine.
@@ -58,9 +59,9 @@ other commit is named):
 * **500 instances** (9499ffa0): of the service's processor time 37% are the kernel's (10% its copies of a request of 50 KB and an answer of 65 KB), 11%
   parse the list, 16% collect the ranks with their sizes and trust, 7% write numbers and texts, 7% copy, 2% hash. An answer repeats the text of a
   match that equals the one before it (cce06702): 174 us, minutes after 250 without it.
-* **`top_k`** (9499ffa0): selecting eight of 500 ranks takes 5% of the service's processor time, some 4 us; the answer has eight ranks instead of one. The rest
-  of the difference was in the two levels of the row above it (4 us in all with 500 instances in this table, 16 with 2,000): three measures of the same service gave 129, 136 and 225 us under the
-  profiler, and three with four instances 107, 139 and 172.
+* **`top_k`** (9499ffa0; the difference is 4 us with 500 instances in this table, 16 with 2,000): selecting eight of 500 ranks takes 5% of the
+  service's processor time, some 4 us; the answer has eight ranks instead of one. The rest
+  of the difference was in the two levels of the row above it: three measures of the same service gave 129, 136 and 225 us under the profiler, and three with four instances 107, 139 and 172.
 * **Burst**: of the service's time the decoders take 39%, the writer 31%, the threads of the sockets 16% and the queries that await the
   events 14%. Of the decoders' time two fifths decode MessagePack and a ninth allocates; of the writer's a quarter waits for memory. With commit
   3b64b6d7 the service took 1.8 us of a core for an event, 4.2 s in all. Of the sockets' time the kernel takes half to clear the pages for
@@ -234,6 +235,10 @@ Known reasons:
   ChainIndex 33 to 39 ms in memory that its process had used before, and 80 ms in new memory, which this machine takes 4.3 ms to give for
   each 2 MiB (four rounds of each). Prefetching fingerprints, holdings and the next edge while a run is compared changed no median of agents'
   sessions or documents by more than the noise.
+* **Queries of agents' sessions and documents**: of the samples in queries (f6e71908, 303 and 249) 70% and 42% compare the prompt's hashes with
+  those of runs, 24% and 34% look up edges and write depths, 5% and 22% read who holds a run. A query reads the whole prompt, 13 KB at the median of
+  agents' sessions. How this compares with ChainIndex's jumps depends on the hour: minutes later the ratio of medians was 0.75x, 0.99x and 0.96x
+  for agents' sessions and 1.22x, 0.44x and 0.81x for documents (two rounds each). In the hour of 815bf8fa it was 0.37x and 0.54x.
 * **Longest waits**: hashes fill all segments of a directory alike, so one event could grow several of them. Since commit 1c373221 it grows one of
   those that are due, see [run-index.md](docs/run-index.md#columns-and-their-directory-the-writers). A stored
   block took 54, 54 and 72 ns before and 61, 56 and 72 after, in turn, beside other work: no difference that this shows.
