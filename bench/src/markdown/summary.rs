@@ -235,7 +235,7 @@ Known reasons:
   ChainIndex 33 to 39 ms in memory that its process had used before, and 80 ms in new memory, which this machine takes 4.3 ms to give for
   each 2 MiB (four rounds of each). Prefetching fingerprints, holdings and the next edge while a run is compared changed no median of agents'
   sessions or documents by more than the noise.
-* **Queries of agents' sessions and documents**: of the samples in queries (f6e71908, 303 and 249) 70% and 42% compare the prompt's hashes with
+* **Queries of agents' sessions and documents**: of the samples in queries (276c8993, 303 and 249) 70% and 42% compare the prompt's hashes with
   those of runs, 24% and 34% look up edges and write depths, 5% and 22% read who holds a run. A query reads the whole prompt, 13 KB at the median of
   agents' sessions. How this compares with ChainIndex's jumps depends on the hour: minutes later the ratio of medians was 0.75x, 0.99x and 0.96x
   for agents' sessions and 1.22x, 0.44x and 0.81x for documents (two rounds each). In the hour of 815bf8fa it was 0.37x and 0.54x.
