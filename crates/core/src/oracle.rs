@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rustc_hash::FxHashMap;
+
 use crate::groups::{AttentionWindow, ClearScope, ClearedGroups, GroupChange, GroupEvent, GroupId, SecondaryGroup};
 use crate::hashing::{BlockSize, HashVariant, TokenWindow, local_hashes};
 use crate::{
@@ -25,21 +27,19 @@ impl Oracle {
         let nothing = BTreeMap::new();
         let held_by = |rank: &WorkerRank| self.ranks.get(rank).unwrap_or(&nothing);
         let mut blocks = PerTier::default();
+        let of_rank = by_local_hash(held_by(&rank).values(), query);
+        let of_others = by_local_hash(others.iter().flat_map(|other| held_by(other).values()), query);
         for slowest in Tier::ALL {
-            let own = depth(held_by(&rank), query, slowest) as usize;
+            let own = depth(&of_rank, query, slowest) as usize;
             let mut ends: BTreeSet<Option<SequenceHash>> = match own {
                 0 => BTreeSet::from([None]),
-                _ => reached(held_by(&rank), &query[..own], slowest)
-                    .pop()
-                    .unwrap_or_default()
-                    .into_iter()
-                    .map(Some)
-                    .collect(),
+                _ => {
+                    reached(&of_rank, &query[..own], slowest).pop().unwrap_or_default().into_iter().map(Some).collect()
+                }
             };
             let mut end = own;
-            for &local in &query[own..] {
-                let followers = others.iter().flat_map(|other| held_by(other).values());
-                let followers = followers.filter(|it| ends.contains(&it.parent) && it.local == local);
+            for local in &query[own..] {
+                let followers = of_others[local].iter().filter(|it| ends.contains(&it.parent));
                 let next: BTreeSet<_> =
                     followers.filter(|it| is_within(&it.copies, slowest)).map(|it| Some(it.sequence)).collect();
                 if next.is_empty() {
@@ -109,7 +109,10 @@ impl PrefixIndex for Oracle {
     }
 
     fn find(&self, query: &[LocalHash]) -> MatchScores {
-        let depths = |held| PerTier(Tier::ALL.map(|slowest| depth(held, query, slowest)));
+        let depths = |held: &BTreeMap<_, HeldBlock>| {
+            let held = by_local_hash(held.values(), query);
+            PerTier(Tier::ALL.map(|slowest| depth(&held, query, slowest)))
+        };
         let matches = self.ranks.iter().map(|(&rank, held)| RankMatch { rank, blocks: depths(held) });
         MatchScores { ranks: matches.filter(|found| found.longest() > 0).collect() }
     }
@@ -118,8 +121,8 @@ impl PrefixIndex for Oracle {
         let of_match = |found: &RankMatch| {
             let mut tiers = PerTier::<u32>::default();
             let Some(held) = self.ranks.get(&found.rank) else { return tiers };
-            let matched = query.len().min(found.longest() as usize);
-            for sequences in reached(held, &query[..matched], Tier::External) {
+            let matched = &query[..query.len().min(found.longest() as usize)];
+            for sequences in reached(&by_local_hash(held.values(), matched), matched, Tier::External) {
                 let holds = |tier: Tier| sequences.iter().any(|sequence| held[sequence].copies[tier] > 0);
                 let fastest = Tier::ALL.into_iter().find(|&tier| holds(tier)).expect("a reached block is held");
                 tiers[fastest] += 1;
@@ -164,24 +167,20 @@ fn add_copies(block: &mut HeldBlock, tier: Tier, copies: u32, applied: &mut Appl
 }
 
 /// Counts the leading blocks of `query` that are held in `slowest` or a faster tier.
-fn depth(held: &BTreeMap<SequenceHash, HeldBlock>, query: &[LocalHash], slowest: Tier) -> u32 {
+fn depth(held: &ByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> u32 {
     reached(held, query, slowest).len() as u32
 }
 
 /// For each leading block of the query, the sequence hashes that it may have: those with its local hash, held in
 /// `slowest` or a faster tier, whose parent is one of the previous block's.
-fn reached(
-    held: &BTreeMap<SequenceHash, HeldBlock>,
-    query: &[LocalHash],
-    slowest: Tier,
-) -> Vec<BTreeSet<SequenceHash>> {
+fn reached(held: &ByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> Vec<BTreeSet<SequenceHash>> {
     let mut reached: Vec<BTreeSet<SequenceHash>> = Vec::new();
-    for &local in query {
-        let follows = |block: &&HeldBlock| match (reached.last(), block.parent) {
+    for local in query {
+        let follows = |block: &&&HeldBlock| match (reached.last(), block.parent) {
             (None, parent) => parent.is_none(),
             (Some(before), parent) => parent.is_some_and(|parent| before.contains(&parent)),
         };
-        let next = held.values().filter(|block| block.local == local).filter(follows);
+        let next = held[local].iter().filter(follows);
         let sequences: BTreeSet<_> =
             next.filter(|block| is_within(&block.copies, slowest)).map(|block| block.sequence).collect();
         if sequences.is_empty() {
@@ -190,6 +189,20 @@ fn reached(
         reached.push(sequences);
     }
     reached
+}
+
+/// For each local hash of a query, the held blocks that have it.
+type ByLocalHash<'a> = FxHashMap<LocalHash, Vec<&'a HeldBlock>>;
+
+/// Reads all held blocks once. Each query makes its own map, so that no event has to keep one right.
+fn by_local_hash<'a>(held: impl Iterator<Item = &'a HeldBlock>, query: &[LocalHash]) -> ByLocalHash<'a> {
+    let mut found: ByLocalHash<'_> = query.iter().map(|&local| (local, Vec::new())).collect();
+    for block in held {
+        if let Some(blocks) = found.get_mut(&block.local) {
+            blocks.push(block);
+        }
+    }
+    found
 }
 
 /// Brute force for ranks with several cache groups, whose blocks may have different sizes. It enumerates every number of
@@ -323,8 +336,9 @@ impl GroupedOracle {
     pub fn find(&self, prompt: &[u32]) -> BTreeMap<WorkerRank, PerTier<u32>> {
         let query = local_hashes(HashVariant::default(), prompt, self.block_size, TokenWindow::Block);
         let matches = self.indexed.ranks.iter().map(|(&rank, held)| {
+            let held = by_local_hash(held.values(), &query);
             let usable = |slowest| {
-                let chains = chains(held, &query, slowest);
+                let chains = chains(&held, &query, slowest);
                 let is_usable = |&tokens: &usize| chains.iter().any(|it| self.is_usable(rank, it, tokens, slowest));
                 (1..=prompt.len()).filter(is_usable).max().unwrap_or(0) as u32
             };
@@ -376,14 +390,14 @@ fn is_within(copies: &PerTier<u32>, slowest: Tier) -> bool {
 
 /// Every chain of sequence hashes, of any length, with the local hashes of the query, held in `slowest` or faster
 /// tiers.
-fn chains(held: &BTreeMap<SequenceHash, HeldBlock>, query: &[LocalHash], slowest: Tier) -> Vec<Vec<SequenceHash>> {
+fn chains(held: &ByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> Vec<Vec<SequenceHash>> {
     let mut all: Vec<Vec<SequenceHash>> = Vec::new();
     let mut longest: Vec<Vec<SequenceHash>> = vec![Vec::new()];
-    for &local in query {
+    for local in query {
         let mut longer = Vec::new();
         for chain in &longest {
-            let follows = |block: &&HeldBlock| block.local == local && block.parent == chain.last().copied();
-            let next = held.values().filter(follows).filter(|block| is_within(&block.copies, slowest));
+            let next = held[local].iter().filter(|block| block.parent == chain.last().copied());
+            let next = next.filter(|block| is_within(&block.copies, slowest));
             longer.extend(next.map(|block| [&chain[..], &[block.sequence]].concat()));
         }
         all.extend(longer.iter().cloned());

@@ -109,8 +109,11 @@ fn a_tenth_of_the_memory_suffices_for_the_production_trace() {
 fn bench_prints_a_table_of_each_measure_and_writes_json() {
     with_trace(|trace, folder| {
         let json = folder.join("results.json");
-        let output =
-            run(&["bench", trace, "--requests", "60", "--repeats", "2", "--json", json.to_str().expect("text")]);
+        let usual = ["bench", trace, "--requests", "60", "--json", json.to_str().expect("text"), "--repeats"];
+        // Old designs take long for some measures, so one of the others has the rounds.
+        let rounds = text(&run(&[&usual[..], &["2", "--measures", "ingest"]].concat()).stdout);
+        assert!(rounds.contains("Figures are medians; rounds: 2."), "{rounds}");
+        let output = run(&[&usual[..], &["1"]].concat());
         let report = text(&output.stdout);
         assert!(output.status.success(), "{report}{}", text(&output.stderr));
         assert!(!report.contains("answers differ"), "{report}");
