@@ -191,10 +191,10 @@ fn reached(held: &ByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> Vec<BT
     reached
 }
 
-/// For each local hash of a query, the held blocks that have it.
+/// For each local hash of one query, the held blocks that have it. It answers for that query and its parts alone.
 type ByLocalHash<'a> = FxHashMap<LocalHash, Vec<&'a HeldBlock>>;
 
-/// Reads all held blocks once. Each query makes its own map, so that no event has to keep one right.
+/// Reads all held blocks once. Each query makes a new map, so that no event has to keep one right.
 fn by_local_hash<'a>(held: impl Iterator<Item = &'a HeldBlock>, query: &[LocalHash]) -> ByLocalHash<'a> {
     let mut found: ByLocalHash<'_> = query.iter().map(|&local| (local, Vec::new())).collect();
     for block in held {
