@@ -167,13 +167,13 @@ fn add_copies(block: &mut HeldBlock, tier: Tier, copies: u32, applied: &mut Appl
 }
 
 /// Counts the leading blocks of `query` that are held in `slowest` or a faster tier.
-fn depth(held: &ByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> u32 {
+fn depth(held: &HeldByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> u32 {
     reached(held, query, slowest).len() as u32
 }
 
 /// For each leading block of the query, the sequence hashes that it may have: those with its local hash, held in
 /// `slowest` or a faster tier, whose parent is one of the previous block's.
-fn reached(held: &ByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> Vec<BTreeSet<SequenceHash>> {
+fn reached(held: &HeldByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> Vec<BTreeSet<SequenceHash>> {
     let mut reached: Vec<BTreeSet<SequenceHash>> = Vec::new();
     for local in query {
         let follows = |block: &&&HeldBlock| match (reached.last(), block.parent) {
@@ -192,11 +192,11 @@ fn reached(held: &ByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> Vec<BT
 }
 
 /// For each local hash of one query, the held blocks that have it. It answers for that query and its parts alone.
-type ByLocalHash<'a> = FxHashMap<LocalHash, Vec<&'a HeldBlock>>;
+type HeldByLocalHash<'a> = FxHashMap<LocalHash, Vec<&'a HeldBlock>>;
 
 /// Reads all held blocks once. Each query makes a new map, so that no event has to keep one right.
-fn by_local_hash<'a>(held: impl Iterator<Item = &'a HeldBlock>, query: &[LocalHash]) -> ByLocalHash<'a> {
-    let mut found: ByLocalHash<'_> = query.iter().map(|&local| (local, Vec::new())).collect();
+fn by_local_hash<'a>(held: impl Iterator<Item = &'a HeldBlock>, query: &[LocalHash]) -> HeldByLocalHash<'a> {
+    let mut found: HeldByLocalHash<'_> = query.iter().map(|&local| (local, Vec::new())).collect();
     for block in held {
         if let Some(blocks) = found.get_mut(&block.local) {
             blocks.push(block);
@@ -390,7 +390,7 @@ fn is_within(copies: &PerTier<u32>, slowest: Tier) -> bool {
 
 /// Every chain of sequence hashes, of any length, with the local hashes of the query, held in `slowest` or faster
 /// tiers.
-fn chains(held: &ByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> Vec<Vec<SequenceHash>> {
+fn chains(held: &HeldByLocalHash<'_>, query: &[LocalHash], slowest: Tier) -> Vec<Vec<SequenceHash>> {
     let mut all: Vec<Vec<SequenceHash>> = Vec::new();
     let mut longest: Vec<Vec<SequenceHash>> = vec![Vec::new()];
     for local in query {
