@@ -128,7 +128,7 @@ impl IndexerClient {
 
     /// Registers a rank; false if the same registration exists already.
     pub fn register(&self, registration: &RegisterRequest) -> Result<bool> {
-        let response = self.agent.post(format!("{}/register", self.url)).send_json(registration);
+        let response = self.send("/register", registration);
         let is_new = response.as_ref().is_ok_and(|response| response.status() == StatusCode::CREATED);
         self.read(response).map(|_: Success| is_new)
     }
@@ -260,7 +260,13 @@ impl IndexerClient {
     }
 
     fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
-        self.read(self.agent.post(format!("{}{path}", self.url)).send_json(body))
+        self.read(self.send(path, body))
+    }
+
+    /// Sends JSON without white space. `send_json` indents, which doubles the bytes of a list of tokens.
+    fn send(&self, path: &str, body: &impl Serialize) -> Result<Response<Body>, ureq::Error> {
+        let body = serde_json::to_vec(body).map_err(ureq::Error::Json)?;
+        self.agent.post(format!("{}{path}", self.url)).content_type("application/json").send(&body)
     }
 
     fn read<T: DeserializeOwned>(&self, response: Result<Response<Body>, ureq::Error>) -> Result<T> {

@@ -269,7 +269,8 @@ impl Demo {
             wait_until(&mut due, HTTP_INTERVAL);
             let tokens = self.next.lock().unwrap_or_else(PoisonError::into_inner).last().cloned();
             let Some(tokens) = tokens else { continue };
-            match agent.post(url).send_json(json!({ "model_name": MODEL, "token_ids": tokens })) {
+            let body = json!({ "model_name": MODEL, "token_ids": tokens }).to_string();
+            match agent.post(url).content_type("application/json").send(body) {
                 // The connection is reused after the whole body was read.
                 Ok(mut response) if response.status() == 200 => drop(response.body_mut().read_to_vec()),
                 _ => return,

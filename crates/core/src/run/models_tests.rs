@@ -6,7 +6,7 @@
 //! final depth must equal the oracle's final depth. Sizes are small under `cfg(loom)`, so that a handful of blocks
 //! and ranks reaches every form of every structure.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p flash-indexer-core --release --lib models`
+//! `RUSTFLAGS="--cfg loom" cargo test -p flash-indexer-core --lib models`
 
 mod scenarios;
 
