@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import socket
 import subprocess
@@ -29,10 +30,15 @@ def wait_for(what: str, condition: Callable[[], object]) -> object:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that was free a moment ago, below those that the system gives to the tests that run beside these."""
+    for port in random.sample(range(20_000, 32_768), 100):
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("none of 100 ports is free")
 
 
 def run(*command: object, **options: object) -> subprocess.CompletedProcess:

@@ -1,25 +1,11 @@
 //! Builds libzmq with CURVE.
 //!
 //! The published `zmq-sys` builds libzmq without CURVE, and has no option for it. This is its build script with two definitions
-//! for the C++ compiler, with libzmq's own file of cryptography, and with all other files in one translation unit. The bindings in
-//! `src` are those of `zmq-sys` 0.12.0, unchanged. See `docs/decisions/curve.md`.
+//! for the C++ compiler, with libzmq's own file of cryptography, and, on Unix, with its C++ files in one translation unit. The bindings
+//! in `src` are those of `zmq-sys` 0.12.0, unchanged. See `docs/decisions/curve.md`.
 
 use std::env;
-use std::ffi::OsStr;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-
-/// A compiler that compiles nothing: it writes its arguments to the object file, one in each line. `cc` asks the compiler what it is
-/// with `-E`.
-const RECORDER: &str = r#"#!/bin/sh
-for argument; do
-  case $argument in -E) exec "$FLASH_INDEXER_CXX" "$@" ;; esac
-  case $previous in -o) object=$argument ;; esac
-  previous=$argument
-done
-printf '%s\n' "$@" >"$object"
-"#;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -37,53 +23,103 @@ fn main() {
     }
     env::set_var(&variable, flags);
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR for build scripts"));
-    build_as_one_unit(&target, &out);
+    #[cfg(unix)]
+    one_unit::build(&target, &out);
+    #[cfg(not(unix))]
+    zeromq_src::Build::new().build();
     build_cryptography(&definitions, &out);
 }
 
-/// Compiles all files of libzmq as one. By themselves they take nine times as long, nearly all of it for the headers that they share.
-///
-/// Only `zeromq_src` knows the files and their definitions, so its build runs with [`RECORDER`] as the compiler.
-fn build_as_one_unit(target: &str, out: &Path) {
-    let compiler = cc::Build::new().cpp(true).get_compiler();
-    let recorder = out.join("recorder");
-    fs::write(&recorder, RECORDER).expect("OUT_DIR can be written");
-    fs::set_permissions(&recorder, fs::Permissions::from_mode(0o755)).expect("a file of this build");
-    let variable = format!("CXX_{target}");
-    let usual = env::var_os(&variable);
-    env::set_var("FLASH_INDEXER_CXX", compiler.path());
-    env::set_var(&variable, &recorder);
-    zeromq_src::Build::new().build();
-    match usual {
-        Some(usual) => env::set_var(&variable, usual),
-        None => env::remove_var(&variable),
+/// All C++ files of libzmq as one translation unit. Compiled one by one they take nine times as long without optimisation, nearly all of it
+/// for the headers that they share.
+#[cfg(unix)]
+mod one_unit {
+    use std::collections::BTreeSet;
+    use std::env;
+    use std::ffi::{OsStr, OsString};
+    use std::fs;
+    use std::io::ErrorKind;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::{Path, PathBuf};
+
+    /// A compiler that compiles nothing: it writes its arguments to the object file, one in each line. `cc` runs it with `-E` to find
+    /// out which compiler it is.
+    const RECORDER: &str = r#"#!/bin/sh
+for argument; do
+  case $argument in -E) exec "$RECORDED_CXX" "$@" ;; esac
+  case $previous in -o) object=$argument ;; esac
+  previous=$argument
+done
+printf '%s\n' "$@" >"$object"
+"#;
+
+    /// `zeromq_src` has the list of files and the definitions of each system, and no call that returns them. It runs with [`RECORDER`] as
+    /// its compiler.
+    pub fn build(target: &str, out: &Path) {
+        let library = out.join("lib");
+        // Objects of an earlier run are no records.
+        match fs::remove_dir_all(&library) {
+            Err(error) if error.kind() != ErrorKind::NotFound => panic!("{library:?} cannot be removed: {error}"),
+            _ => record(target, out),
+        }
+        let mut records: Vec<PathBuf> =
+            fs::read_dir(&library).expect("zeromq_src wrote here").map(|entry| entry.expect("a file").path()).collect();
+        records.retain(|path| path.extension() == Some(OsStr::new("o")));
+        records.sort();
+
+        let mut unit = String::new();
+        let (mut definitions, mut folders) = (BTreeSet::new(), BTreeSet::new());
+        let mut build = cc::Build::new();
+        build.cpp(true).warnings(false).out_dir(&library);
+        for record in records {
+            let record = fs::read_to_string(record).expect("the recorder wrote it");
+            let arguments: Vec<&str> = record.lines().collect();
+            for pair in arguments.windows(2) {
+                match pair {
+                    ["-I", folder] => _ = folders.insert((*folder).to_owned()),
+                    ["-c", source] if source.ends_with(".cpp") => unit.push_str(&format!("#include \"{source}\"\n")),
+                    ["-c", source] => _ = build.file(source),
+                    // Other flags are those of `cc` and of the environment, which this build has as well.
+                    [argument, _] if argument.starts_with("-D") => _ = definitions.insert((*argument).to_owned()),
+                    _ => {}
+                }
+            }
+        }
+        for definition in &definitions {
+            build.flag(definition);
+        }
+        build.includes(&folders);
+        let path = out.join("libzmq.cpp");
+        fs::write(&path, unit).expect("OUT_DIR can be written");
+        build.file(path).compile("zmq");
     }
 
-    let library = out.join("lib");
-    let (mut unit, mut flags) = (String::new(), Vec::new());
-    let mut build = cc::Build::new();
-    build.cpp(true).warnings(false).out_dir(&library);
-    let mut records: Vec<PathBuf> =
-        fs::read_dir(&library).expect("zeromq_src wrote here").map(|entry| entry.expect("a file").path()).collect();
-    records.retain(|path| path.extension() == Some(OsStr::new("o")));
-    records.sort();
-    for record in records {
-        let arguments = fs::read_to_string(&record).expect("the recorder wrote it");
-        let source = arguments.lines().last().expect("a compiler has arguments");
-        flags = arguments.lines().take_while(|argument| *argument != "-o").map(str::to_owned).collect();
-        if source.ends_with(".cpp") {
-            unit.push_str(&format!("#include \"{source}\"\n"));
-        } else {
-            build.file(source);
+    /// Runs the build of `zeromq_src`, which writes its records to `lib` instead of objects.
+    fn record(target: &str, out: &Path) {
+        let recorder = out.join("recorder");
+        fs::write(&recorder, RECORDER).expect("OUT_DIR can be written");
+        fs::set_permissions(&recorder, fs::Permissions::from_mode(0o755)).expect("a file of this build");
+        let compiler = cc::Build::new().cpp(true).get_compiler();
+        env::set_var("RECORDED_CXX", compiler.path());
+        // A wrapper of compilers, such as a cache, reads and orders the arguments. Cargo gives build scripts this variable.
+        let replaced = [(format!("CXX_{target}"), Some(recorder)), ("RUSTC_WRAPPER".to_owned(), None)];
+        let usual = replaced.map(|(variable, value)| {
+            let usual = env::var_os(&variable);
+            set(&variable, value.map(Into::into));
+            (variable, usual)
+        });
+        zeromq_src::Build::new().build();
+        for (variable, usual) in usual {
+            set(&variable, usual);
         }
     }
-    // The files have the same flags.
-    for flag in &flags {
-        build.flag(flag);
+
+    fn set(variable: &str, value: Option<OsString>) {
+        match value {
+            Some(value) => env::set_var(variable, value),
+            None => env::remove_var(variable),
+        }
     }
-    let unit_path = out.join("libzmq.cpp");
-    fs::write(&unit_path, unit).expect("OUT_DIR can be written");
-    build.file(unit_path).compile("zmq");
 }
 
 /// Compiles TweetNaCl, of which `zeromq_src` copies the source beside its results, and which it does not compile.

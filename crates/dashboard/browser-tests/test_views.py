@@ -141,6 +141,11 @@ def test_heat_map(page: Page, demo: Service) -> None:
         for (let at = 0; at < data.length; at += 4) found.add(`${data[at]},${data[at + 1]},${data[at + 2]}`);
         return found.size"""
     page.until(lambda: page.run(colours) > 4, "coloured cells")
+    text = """const canvas = document.querySelector('canvas');
+        const { top, right } = canvas.getBoundingClientRect();
+        canvas.dispatchEvent(new PointerEvent('pointermove', { clientX: right - 2, clientY: top + 5 }));
+        return document.querySelector('.tip').textContent"""
+    page.until(lambda: re.search(r"stored [\d,]+", page.run(text)), "the text of a cell")
     page.find("input[type=search]").send_keys("nothing")
     page.until(lambda: "0 ranks" in page.text("main"), "no rank")
     page.find("input[type=search]").send_keys(Keys.CONTROL, "a", Keys.BACKSPACE)
@@ -151,11 +156,10 @@ def test_heat_map(page: Page, demo: Service) -> None:
 
 
 def test_the_heat_map_spreads_what_a_late_poll_found(laptop: Page, demo: Service) -> None:
-    # In one window: what a column holds does not depend on the size or the colours, and nine columns take 20 s.
-    page = laptop
-    page.open(demo, "heat")
+    # In one window: the content of a column does not depend on the size or the colours, and nine columns take 20 s.
+    laptop.open(demo, "heat")
     # Each poll takes longer than a column.
-    page.run("""const real = fetch;
+    laptop.run("""const real = fetch;
         window.fetch = async (path, ...rest) => {
             if (path === 'workers') await new Promise((done) => setTimeout(done, 700));
             return real(path, ...rest);
@@ -172,10 +176,10 @@ def test_the_heat_map_spreads_what_a_late_poll_found(laptop: Page, demo: Service
 
     def stored() -> list[int]:
         """Blocks of the first row in each column, from the newest to the column of the first poll."""
-        columns = [re.search(r"stored ([\d,]+)", text) for text in page.run(texts)]
+        columns = [re.search(r"stored ([\d,]+)", text) for text in laptop.run(texts)]
         return [int(column[1].replace(",", "")) for column in columns if column][:-1]
 
-    columns = page.until(lambda: len(found := stored()) > 8 and found, "columns")
+    columns = laptop.until(lambda: len(found := stored()) > 8 and found, "columns")
     # The load of the simulated engines is almost constant.
     assert min(columns[:-2]) > 0.4 * max(columns), columns
 

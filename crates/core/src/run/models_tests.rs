@@ -4,9 +4,9 @@
 //! A model is a stream of events. The writer applies some of them before the reader starts and the others
 //! concurrently. A reader's depth for each rank must equal the oracle's depth after some block of some event; the
 //! final depth must equal the oracle's final depth. Sizes are small under `cfg(loom)`, so that a handful of blocks
-//! and ranks reaches every form of every structure.
+//! and ranks reaches every form of every structure. So are the limits that debug assertions lower for all tests.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p flash-indexer-core --lib models`
+//! `RUSTFLAGS="--cfg loom" cargo test -p flash-indexer-core --features loom --lib models`
 
 mod scenarios;
 
