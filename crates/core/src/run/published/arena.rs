@@ -10,7 +10,8 @@ pub(crate) const LINE_WORDS: usize = 8;
 
 /// Four buckets for each power of two: growth adds at most a quarter of the existing memory.
 const BUCKETS_LOG2: u32 = 2;
-/// A model writes all buckets of a new index in each of its executions. Its 12 buckets have room for 28 records of one size; one more panics.
+/// A model of loom writes all buckets of a new index in each of its executions. Its 12 buckets have room for 28 records; one more
+/// panics.
 const BUCKETS: usize = if cfg!(loom) { 3 << BUCKETS_LOG2 } else { 28 << BUCKETS_LOG2 };
 
 /// Records of `record_words` words, addressed by number. Growth moves nothing.
