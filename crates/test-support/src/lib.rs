@@ -51,18 +51,21 @@ pub fn from_hex(text: &str) -> Vec<u8> {
     text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-/// Polls `condition` until it returns a value.
+/// Polls `condition` until it returns a value. Its pauses double from 1 to 16 ms, because a condition may ask a service that shares the
+/// processors with other tests.
 ///
 /// # Panics
 ///
 /// When it has returned none by the deadline.
 pub fn wait_for<T>(what: &str, deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
+    let mut pause = Duration::from_millis(1);
     loop {
         if let Some(value) = condition() {
             return value;
         }
         assert!(start.elapsed() < deadline, "{what} did not happen within {deadline:?}");
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(pause);
+        pause = Duration::from_millis(16).min(pause * 2);
     }
 }
