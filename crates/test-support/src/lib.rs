@@ -51,21 +51,37 @@ pub fn from_hex(text: &str) -> Vec<u8> {
     text.as_bytes().chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
+/// Shortest pause between two polls.
+const POLL_PAUSE: Duration = Duration::from_millis(1);
+
 /// Polls `condition` until it returns a value. Its pauses double from 1 to 16 ms, because a condition may ask a service that shares the
 /// processors with other tests.
 ///
 /// # Panics
 ///
 /// When it has returned none by the deadline.
-pub fn wait_for<T>(what: &str, deadline: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
+pub fn wait_for<T>(what: &str, deadline: Duration, condition: impl FnMut() -> Option<T>) -> T {
+    poll(what, deadline, 16 * POLL_PAUSE, condition)
+}
+
+/// Polls `condition` until it returns a value, with pauses of 1 ms: it also checks what must hold until then, however briefly it does not.
+///
+/// # Panics
+///
+/// When it has returned none by the deadline.
+pub fn watch_until<T>(what: &str, deadline: Duration, condition: impl FnMut() -> Option<T>) -> T {
+    poll(what, deadline, POLL_PAUSE, condition)
+}
+
+fn poll<T>(what: &str, deadline: Duration, longest_pause: Duration, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
-    let mut pause = Duration::from_millis(1);
+    let mut pause = POLL_PAUSE;
     loop {
         if let Some(value) = condition() {
             return value;
         }
         assert!(start.elapsed() < deadline, "{what} did not happen within {deadline:?}");
         std::thread::sleep(pause);
-        pause = Duration::from_millis(16).min(pause * 2);
+        pause = longest_pause.min(pause * 2);
     }
 }

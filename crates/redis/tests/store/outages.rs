@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::{BlockEvent, Tier};
 use flash_indexer_redis::StoreOptions;
-use flash_indexer_test_support::{RedisNode, RedisWithSentinels, redis_cluster, redis_server, wait_for};
+use flash_indexer_test_support::{RedisNode, RedisWithSentinels, redis_cluster, redis_server, wait_for, watch_until};
 
 use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, cluster_url, device_depth, holder, options, single_url};
@@ -21,7 +21,7 @@ fn ranks_of_a_killed_replica_expire_after_their_time_to_live_and_their_status_be
         b.store.directory().get(holder(rank(1))).is_some_and(|listed| listed.state == b"fine").then_some(())
     });
     a.die();
-    wait_for("the directory without the rank", PATIENCE, || {
+    watch_until("the directory without the rank", PATIENCE, || {
         let depth = device_depth(&b.find(&long)?, rank(1));
         let valid_until = b.store.directory().get(holder(rank(1))).map(|listed| listed.valid_until);
         let is_valid = valid_until.is_some_and(|until| Instant::now() < until);
@@ -178,7 +178,7 @@ fn a_suspended_replica_does_not_write_into_the_epoch_of_another() {
     b.apply(rank(1), &stored(&long[..3], Tier::Device));
     b.wait_for_depth(&long, rank(1), 3);
     drop(suspended);
-    wait_for("the resumed replica loses its lease", PATIENCE, || {
+    watch_until("the resumed replica loses its lease", PATIENCE, || {
         assert_eq!(device_depth(&b.find(&long).expect("an answer"), rank(1)), 3);
         (a.store.report().published.published_ranks == 0).then_some(())
     });
@@ -201,7 +201,7 @@ fn a_dead_node_of_a_cluster_affects_only_its_own_keys() {
     }
     nodes[2].kill();
     // A query that times out on a busy processor has no answer either.
-    wait_for("answers of the other nodes only", PATIENCE, || {
+    watch_until("answers of the other nodes only", PATIENCE, || {
         let found: Vec<_> = paths.iter().map(|path| b.find(path)).collect();
         assert!(found.iter().flatten().all(|depths| device_depth(depths, rank(1)) <= 8));
         (found.iter().any(Option::is_some) && found.iter().any(Option::is_none)).then_some(())

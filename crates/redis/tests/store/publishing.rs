@@ -10,7 +10,7 @@ use flash_indexer_core::{
     Block, BlockEvent, DpRank, LocalHash, RemovedCopies, SequenceHash, Tier, WorkerId, WorkerRank,
 };
 use flash_indexer_redis::{Directory, HolderDepth, StoreOptions, WAITING_CHANGES_MAX};
-use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
+use flash_indexer_test_support::{RedisNode, redis_server, wait_for, watch_until};
 
 use crate::support::{PATIENCE, Replica, device_depth, holder, options, single_url};
 
@@ -74,7 +74,7 @@ fn the_status_of_a_rank_is_listed_once_the_store_has_all_of_it() {
     // More than one flush writes.
     let long: Vec<LocalHash> = (0..200_000).map(LocalHash).collect();
     a.apply(rank(1), &stored(&long, Tier::Device));
-    wait_for("the status", PATIENCE, || {
+    watch_until("the status", PATIENCE, || {
         let directory = b.store.directory();
         let depth = device_depth(&b.find(&long[..10])?, rank(1));
         // A status is invalid after the end of its lease, which a suspended machine may have missed.
@@ -161,7 +161,7 @@ fn a_rank_with_several_cache_groups_is_not_shared() {
     a.set_state(rank(1), b"later");
     b.wait_until("the rank is withheld", &long, |depths| depths.is_empty());
     // The directory does not list a rank without entries as if it held nothing.
-    wait_for("a status that is not exact", PATIENCE, || {
+    watch_until("a status that is not exact", PATIENCE, || {
         let state = a.store.directory().get(holder(rank(1)))?.state.clone();
         assert_ne!(state, b"later");
         (state == b"unfinished").then_some(())
@@ -201,7 +201,7 @@ fn a_rank_that_the_store_has_no_more_is_incomplete_from_the_first_answer_without
     shared.apply(&RankEvent::Secondary(GroupChange { group, event }));
     b.wait_until("the rank is withheld", &long, |depths| depths.is_empty());
     shared.apply(&RankEvent::Primary(stored(&later, Tier::Device)));
-    wait_for("another status", PATIENCE, || {
+    watch_until("another status", PATIENCE, || {
         check_answer(&b, rank(1), &long);
         check_answer(&b, rank(1), &later);
         (b.store.directory().get(holder(rank(1)))?.state == b"unfinished").then_some(())
@@ -213,7 +213,7 @@ fn a_rank_that_the_store_has_no_more_is_incomplete_from_the_first_answer_without
     // An unregistered rank is listed until the directory is read again.
     wait_for_status(&b, rank(2), b"fine");
     a.unregister(rank(2));
-    wait_for("the directory without the rank", PATIENCE, || {
+    watch_until("the directory without the rank", PATIENCE, || {
         check_answer(&b, rank(2), &long);
         b.store.directory().get(holder(rank(2))).is_none().then_some(())
     });
@@ -232,7 +232,7 @@ fn a_rank_that_is_written_again_is_incomplete_until_the_store_has_all_of_it() {
     let suspended = a.suspend();
     a.apply(rank(1), &stored(&longer, Tier::Device));
     drop(suspended);
-    wait_for("all blocks", PATIENCE, || {
+    watch_until("all blocks", PATIENCE, || {
         check_answer(&b, rank(1), &short);
         let is_written = device_depth(&b.find(&longer)?, rank(1)) as usize == longer.len();
         is_written.then_some(())

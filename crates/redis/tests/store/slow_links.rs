@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use flash_indexer_core::Tier;
 use flash_indexer_redis::StoreOptions;
-use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
+use flash_indexer_test_support::{RedisNode, redis_server, wait_for, watch_until};
 
 use crate::publishing::{path, rank, stored};
 use crate::support::{PATIENCE, Replica, device_depth, holder, options, single_url};
@@ -57,7 +57,7 @@ fn the_status_of_a_rank_ends_before_its_entries_whatever_the_latency() {
     });
     // The last confirmation and the last lease expire.
     a.die();
-    wait_for("the directory without the rank", PATIENCE, || {
+    watch_until("the directory without the rank", PATIENCE, || {
         let directory = b.store.directory();
         let Some(listed) = directory.get(holder(rank(1))) else { return Some(()) };
         let depth = device_depth(&b.find(&long)?, rank(1));

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use flash_indexer_admission::{LARGE_BYTES, LargeRequests};
 use flash_indexer_proto::flash_indexer::v1::QueryRequest;
 use flash_indexer_telemetry::metrics::Limit;
+use flash_indexer_test_support::watch_until;
 use tonic::codec::CompressionEncoding;
 use tonic::transport::Channel;
 
@@ -71,7 +72,7 @@ fn while_occupied(service: &Service, check: impl FnOnce()) {
         let send = || service.send("/query", &[("content-type", JSON)], &body).0;
         let share = LargeRequests::share_alone();
         let waiting: Vec<_> = (0..share).map(|_| scope.spawn(send)).collect();
-        wait_for("all large bodies to wait", PATIENCE, || {
+        watch_until("all large bodies to wait", PATIENCE, || {
             assert!(!waiting.iter().any(|it| it.is_finished()), "a large body was answered by another thread");
             (service.large_requests().waiting() == share).then_some(())
         });

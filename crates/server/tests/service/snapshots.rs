@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flash_indexer_server::{Server, ServerOptions, SnapshotOptions, StartError};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayLoss};
-use flash_indexer_test_support::wait_for;
+use flash_indexer_test_support::{wait_for, watch_until};
 use flash_indexer_wire::{Encoding, encode_batch};
 use serde_json::json;
 
@@ -107,7 +107,7 @@ fn readiness_waits_for_the_history_of_a_restored_engine() {
     (3..8).for_each(|sequence| engine.publisher.keep(sequence, &chain(sequence)));
     let restarted = Service::start_with(options(folder.path(), NEVER));
     let reasons = std::cell::RefCell::new(String::new());
-    wait_for("readiness", PATIENCE, || {
+    watch_until("readiness", PATIENCE, || {
         let (status, answer) = restarted.get("/ready");
         reasons.borrow_mut().push_str(&answer.to_string());
         if status == 200 {

@@ -6,7 +6,7 @@ use flash_indexer_core::DpRank;
 use flash_indexer_core::hashing::BlockSize;
 use flash_indexer_server::{InstanceId, ModelKey, Registration, ServerOptions};
 use flash_indexer_sim::{Publisher, PublisherOptions, ReplayLoss};
-use flash_indexer_test_support::wait_for;
+use flash_indexer_test_support::watch_until;
 use flash_indexer_wire::{BlockStored, Encoding, EngineEvent, TokenIds, encode_batch};
 use serde_json::{Value, json};
 
@@ -180,7 +180,7 @@ fn a_gap_is_answered_as_recovering_until_it_is_repaired() {
     let engine = Engine::with_replay(&service, json!(1), publisher);
     engine.publisher.publish(7, &chain(7)).expect("published");
     let seen = std::cell::RefCell::new(Vec::new());
-    wait_for("the whole history", PATIENCE, || {
+    watch_until("the whole history", PATIENCE, || {
         let listener = service.listener(&json!(1), 0);
         let is_exact = listener["trust"] == json!("exact");
         if is_exact {
@@ -208,7 +208,7 @@ fn readiness_waits_for_the_history_of_engines_asked_for_at_the_start() {
     registration.options.replay_endpoint = Some(publisher.replay_endpoint().to_owned());
     let service = Service::start_with(ServerOptions { registrations: vec![registration], ..ServerOptions::default() });
     let reasons = std::cell::RefCell::new(String::new());
-    wait_for("readiness", PATIENCE, || {
+    watch_until("readiness", PATIENCE, || {
         let (status, answer) = service.get("/ready");
         // The rank is checked after the answer: the service is never ready before the rank's history is applied.
         let listener = service.listener(&json!(1), 0);
