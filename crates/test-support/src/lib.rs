@@ -64,7 +64,8 @@ pub fn wait_for<T>(what: &str, deadline: Duration, condition: impl FnMut() -> Op
     poll(what, deadline, 16 * POLL_PAUSE, condition)
 }
 
-/// Polls `condition` until it returns a value, with pauses of 1 ms: it also checks what must hold until then, however briefly it does not.
+/// Polls `condition` with pauses of 1 ms until it returns a value. For a condition that also asserts an invariant: longer pauses would miss
+/// short violations.
 ///
 /// # Panics
 ///

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use flash_indexer_core::Tier;
 use flash_indexer_redis::{Credentials, StoreOptions};
-use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
+use flash_indexer_test_support::{RedisNode, redis_server, wait_for, watch_until};
 
 use crate::publishing::{path, rank, stored};
 use crate::support::{PATIENCE, Replica, options};
@@ -33,7 +33,7 @@ fn a_user_with_the_documented_rights_suffices_and_a_wrong_password_is_reported()
     b.wait_until("the rank is removed", &long, |depths| depths.is_empty());
 
     let wrong = Replica::start(options(&url("indexer:wrong@")));
-    wait_for("a reason", PATIENCE, || {
+    watch_until("a reason", PATIENCE, || {
         let report = wrong.store.report();
         assert!(!report.is_connected && !report.url.contains("wrong"));
         report.last_error.contains("uthentication").then_some(())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flash_indexer_core::{LocalHash, Tier};
 use flash_indexer_redis::{StoreOptions, WAITING_CHANGES_MAX};
-use flash_indexer_test_support::{ClusterSetup, RedisNode, redis_cluster_with, redis_server, wait_for};
+use flash_indexer_test_support::{ClusterSetup, RedisNode, redis_cluster_with, redis_server, wait_for, watch_until};
 
 use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, cluster_url, device_depth, holder, options};
@@ -126,9 +126,10 @@ fn changes_beyond_the_limit_of_a_dead_master_do_not_affect_the_other_masters() {
         let path = live[round % live.len()];
         let depth = 5 - u32::try_from(round / live.len().min(20)).expect("a small number");
         a.apply(rank(1), &removed(path, depth as usize));
-        b.wait_until("the rank is found at any time", path, |depths| {
-            assert!(device_depth(depths, rank(1)) > 0, "round {round}: a live master restarted the rank");
-            device_depth(depths, rank(1)) == depth
+        watch_until("the rank is found at any time", PATIENCE, || {
+            let found = device_depth(&b.find(path)?, rank(1));
+            assert!(found > 0, "round {round}: a live master restarted the rank");
+            (found == depth).then_some(())
         });
     }
     let after = a.store.report().published;

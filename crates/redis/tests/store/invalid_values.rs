@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flash_indexer_core::Tier;
 use flash_indexer_redis::StoreOptions;
-use flash_indexer_test_support::{RedisNode, redis_server, wait_for};
+use flash_indexer_test_support::{RedisNode, redis_server, wait_for, watch_until};
 
 use crate::publishing::{path, rank, removed, stored};
 use crate::support::{PATIENCE, Replica, device_depth, holder, options, single_url};
@@ -57,13 +57,14 @@ fn invalid_values_found_by_a_query_are_removed_and_rewritten() {
         b.wait_for_depth(&long, rank(1), 20);
         b.wait_for_depth(&long, rank(2), 20);
         spoil(&node, how);
-        b.wait_until(&format!("{what}: both ranks again"), &long, |depths| {
-            let depths = [1, 2].map(|worker| device_depth(depths, rank(worker)));
+        watch_until(&format!("{what}: both ranks again"), PATIENCE, || {
+            let found = b.find(&long)?;
+            let depths = [1, 2].map(|worker| device_depth(&found, rank(worker)));
             assert!(depths.iter().all(|&depth| depth <= 20), "{what}: {depths:?}");
             if invalid_values_removed(&[&a, &b]) == 0 && !is_spoiled(&node, what) {
                 spoil(&node, how);
             }
-            depths == [20, 20] && invalid_values_removed(&[&a, &b]) > 0
+            (depths == [20, 20] && invalid_values_removed(&[&a, &b]) > 0).then_some(())
         });
         a.apply(rank(1), &removed(&long, 7));
         b.wait_for_depth(&long, rank(1), 7);

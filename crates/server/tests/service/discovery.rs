@@ -12,7 +12,7 @@ use flash_indexer_server::{
     Query, QueryOptions, ServerOptions, VllmOptions,
 };
 use flash_indexer_sim::{Publisher, PublisherOptions};
-use flash_indexer_test_support::wait_for;
+use flash_indexer_test_support::{wait_for, watch_until};
 use flash_indexer_wire::{Encoding, EngineEvent, encode_batch};
 use hickory_resolver::proto::op::ResponseCode;
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -264,10 +264,10 @@ fn a_file_that_cannot_be_read_takes_nothing_away() {
 fn the_service_is_ready_when_sources_have_told_which_engines_there_are() {
     let file = EngineFile::holding("[");
     let service = Service::start_with(options(file.sources(), FOR_EVER));
-    until("the error", || {
+    watch_until("the error", PATIENCE, || {
         let (status, answer) = service.get("/ready");
         assert_eq!(status, 503, "{answer}");
-        answer["error"].as_str().is_some_and(|error| error.contains("the file is truncated"))
+        answer["error"].as_str()?.contains("the file is truncated").then_some(())
     });
     let engine = publisher();
     file.name([(1, &engine)]);
